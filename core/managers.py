@@ -1,0 +1,121 @@
+"""The manager port: what the daemon needs of a workload manager, and nothing more.
+
+A manager is one folder with a class that meets `Manager`; `tests/contract/` holds what it must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from qtandem.core.runs import JobId
+
+
+class JobState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """`slots` of one resource, by its configured name."""
+
+    resource: str
+    slots: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The manager's own view of one job. `attempt` counts restarts; `reason` is its own word for pending."""
+
+    id: JobId
+    state: JobState
+    uid: int
+    user: str
+    attempt: int = 0
+    account: str | None = None
+    partition: str | None = None
+    nodes: tuple[str, ...] = ()
+    time_limit_s: int | None = None
+    can_requeue: bool = True
+    reason: str = ""
+    comment: str = ""
+    grants: tuple[Grant, ...] = ()
+    eligible_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SensorValue:
+    """What one native resource shall show: `total` slots, of which `closed` are kept from the manager's jobs.
+
+    `closed >= total` closes the resource. Slots leased to the manager's own jobs are not in `closed`:
+    the manager counts those itself.
+    """
+
+    native: str
+    total: int
+    closed: int
+
+    @property
+    def open(self) -> int:
+        return max(0, self.total - self.closed)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Outcome of one publication: the natives that read back as wanted, and the others with the reason."""
+
+    confirmed: frozenset[str] = frozenset()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerCapabilities:
+    """What a manager cannot do, each False with a reason in `limits`."""
+
+    requeue: bool = True
+    arrays: bool = True
+    hold: bool = True
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+class Manager(Protocol):
+    """One workload manager and cluster. Methods that ask the manager raise `manager-unreachable`.
+
+    `natives` in the constructor of an implementation maps configured resource names to native names.
+    """
+
+    name: str
+    cluster: str
+    capabilities: ManagerCapabilities
+
+    def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:
+        """The attributes that a submit hook writes into the job, for example `{"licenses": "x@qtandem:1"}`."""
+
+    def read_native(self, text: str) -> tuple[Grant, ...]:
+        """The inverse: the grants in a job's native resource text; what is not ours is left out."""
+
+    async def publish(self, values: Sequence[SensorValue]) -> Published:
+        """Write the values, read them back, and say which hold. Batched: cost must not grow with each name."""
+
+    async def sensors(self) -> dict[str, int]:
+        """Open slots of each of our native resources, as the manager would give them to its next job."""
+
+    async def kick(self, natives: Iterable[str]) -> None:
+        """Have pending jobs that wait for these natives looked at now, without changing anything."""
+
+    async def jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job | None]:
+        """The jobs by id; None for one that the manager says it does not know."""
+
+    async def pending(self) -> list[Job]:
+        """All pending jobs with grants of ours."""
+
+    async def hold(self, job: JobId, comment: str) -> None:
+        """Requeue if needed and hold, with a comment for its owner."""
+
+    async def delay(self, job: JobId, seconds: float) -> None:
+        """Let a pending job try again no earlier than in `seconds` (0: now)."""

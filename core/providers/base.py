@@ -1,0 +1,130 @@
+"""The provider port: what qtandem needs of one vendor's API.
+
+Providers run only in worker processes (`worker.py`), one call at a time, and may block: the deadline is kept
+from outside. A provider raises `QtandemError` with a code that says whose fault it was; anything else is
+taken for a fault of the provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from qtandem.core.facts import Observation
+
+
+class TaskState(StrEnum):
+    """QRMI's task states, and `submitting` for a task whose submission the vendor has not confirmed."""
+
+    SUBMITTING = "submitting"
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def final(self) -> bool:
+        return self in (TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """State of one vendor task; `usage_s` is the vendor's own count of QPU seconds, `shots` what it ran."""
+
+    state: TaskState
+    reason: str = ""
+    usage_s: float | None = None
+    shots: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a provider does for real. `sessions`: acquire opens something at the vendor.
+
+    `finds_tasks` / `finds_sessions`: a lost submission or acquisition can be found again by our key.
+    """
+
+    sessions: bool
+    finds_sessions: bool
+    finds_tasks: bool
+    payloads: frozenset[str]
+    logs: bool = True
+    stop: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSpec:
+    """What a worker needs to speak for one resource. `settings` may hold secrets: never log or print it."""
+
+    resource: str
+    type: str
+    settings: Mapping[str, str] = field(repr=False)
+    slots: int = 1
+
+
+class Provider(Protocol):
+    """One resource at one vendor, constructed as `Class(spec)` inside a worker."""
+
+    capabilities: Capabilities
+
+    def observe(self) -> Observation:
+        """Read availability, queue and calibration. Must not change anything at the vendor."""
+
+    def acquire(self, key: str, slots: int) -> str:
+        """Open what the vendor calls a session for our `key` and return its token.
+
+        The same key returns the same session while it is open. A vendor without sessions returns `key`.
+        """
+
+    def release(self, token: str) -> None:
+        """Close the session; an unknown or closed one is no error."""
+
+    def find_session(self, key: str) -> str | None:
+        """The token of the open session that `acquire(key)` made, if the vendor can tell."""
+
+    def target(self) -> str:
+        """The vendor's description of the device as JSON text, as QRMI's `target()` gives it."""
+
+    def task_start(self, token: str, key: str, payload: Mapping[str, object]) -> str:
+        """Submit one task and return the vendor's id; the same key never starts a second one.
+
+        `payload` has a `kind`: `qasm2`, `qasm3` (with `program`, `shots`) or `qiskit-primitive`
+        (with `program_id`, `input`).
+        """
+
+    def find_task(self, key: str) -> str | None:
+        """The vendor's id of the task started with `key`, if the vendor can tell."""
+
+    def task_status(self, task: str) -> TaskReport: ...
+
+    def task_result(self, task: str) -> str:
+        """The result as the vendor's own JSON text; `task-not-ready` before it is there."""
+
+    def task_logs(self, task: str) -> str: ...
+
+    def task_stop(self, task: str) -> None:
+        """Cancel if still possible; an ended task is no error."""
+
+    def metadata(self) -> dict[str, str]: ...
+
+
+# In-tree providers by type; entry points of the group `qtandem.providers` come second.
+PROVIDERS: dict[str, str] = {
+    "simulator": "qtandem.core.providers.simulator.provider:SimulatorProvider",
+}
+
+# Types of QRMI 0.26 that load but have no provider yet, and the spellings that were retired.
+QRMI_TYPES = (
+    "ibm-quantum-system",
+    "ibm-quantum-compute-service",
+    "qiskit-runtime-service",
+    "pasqal-cloud",
+    "pasqal-local",
+    "alice-bob-felis",
+    "iqm-server",
+    "oqtopus",
+)
+RETIRED_TYPES = {"direct-access": "ibm-quantum-system", "quantum-system": "ibm-quantum-system"}
