@@ -94,13 +94,13 @@ class Manager(Protocol):
     capabilities: ManagerCapabilities
 
     def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:
-        """The attributes that a submit hook writes into the job, for example `{"licenses": "x@qtandem:1"}`."""
+        """The attributes that a submit hook writes into the job: `{"licenses": "x@qtandem:1"}`."""
 
     def read_native(self, text: str) -> tuple[Grant, ...]:
         """The inverse: the grants in a job's native resource text; what is not ours is left out."""
 
     async def publish(self, values: Sequence[SensorValue]) -> Published:
-        """Write the values, read them back, and say which hold. Batched: cost must not grow with each name."""
+        """Write the values, read them back, and say which hold; batched, so that cost hardly grows by name."""
 
     async def sensors(self) -> dict[str, int]:
         """Open slots of each of our native resources, as the manager would give them to its next job."""

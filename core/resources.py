@@ -1,0 +1,164 @@
+"""Resources and classes: what the admin configured, and how a request finds them."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+from ClusterShell.NodeSet import NodeSet
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.facts import Availability
+from qtandem.core.providers.base import ProviderSpec
+from qtandem.core.requests import ANY, Item, Request, Value
+
+NATIVE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,38}")
+
+Effect = Literal["open", "closed"]
+CLOSED: Mapping[Availability, Effect] = MappingProxyType(
+    {kind: "open" if kind is Availability.ONLINE else "closed" for kind in Availability}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may use a resource; an empty set of all three means everybody."""
+
+    users: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+
+    def permits(self, user: str, account: str | None) -> bool:
+        if not self.users and not self.accounts:
+            return True
+        return user in self.users or (account is not None and account in self.accounts)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """From where a resource can be used; empty means from everywhere. `nodes` are host names."""
+
+    partitions: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, partitions: Iterable[str], nodes: str) -> Reach:
+        """`nodes` is a node set such as `c[1-4],gpu7`."""
+        return cls(frozenset(partitions), frozenset(NodeSet(nodes)) if nodes else frozenset())
+
+    def blocks(self, partitions: Iterable[str], nodes: Iterable[str]) -> str | None:
+        """Why the places cannot reach it, or None. Places that are not known yet block nothing."""
+        outside = [name for name in partitions if self.partitions and name not in self.partitions]
+        if outside:
+            return f"partition {', '.join(outside)}"
+        outside = [name for name in nodes if self.nodes and name not in self.nodes]
+        return f"node {', '.join(outside)}" if outside else None
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A named QPU or simulator.
+
+    `native` is its name towards shells and managers. `slots` tasks can be under way at once. `price` is per
+    task in `currency`. `settings` are the provider's keys without prefix and may hold secrets.
+    """
+
+    name: str
+    type: str
+    native: str
+    slots: int = 1
+    reach: Reach = Reach()
+    access: Access = Access()
+    credentials: Literal["brokered", "direct"] = "brokered"
+    max_queue: int | None = None
+    max_wait_s: float | None = None
+    price: float | None = None
+    currency: str = ""
+    vendor: str = ""
+    qubits: int | None = None
+    max_shots: int | None = None
+    simulator: bool = False
+    poll_s: float = 60.0
+    effects: Mapping[Availability, Effect] = field(default_factory=lambda: CLOSED)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    has_provider: bool = True
+
+    def spec(self) -> ProviderSpec:
+        return ProviderSpec(self.name, self.type, self.settings, self.slots)
+
+    def fixed(self, key: str) -> Value | None:
+        """The value that can never change for a constraint's key, or None where it is not fixed or known."""
+        known: dict[str, Value | None] = {
+            "qubits": self.qubits,
+            "shots": self.max_shots,
+            "cost": self.price,
+            "vendor": self.vendor or None,
+            "name": self.name,
+            "simulator": self.simulator,
+        }
+        return known.get(key)
+
+
+def native_name(name: str) -> str:
+    """A name that shells and managers accept, made from any configured name; the same for the same input."""
+    if NATIVE.fullmatch(name):
+        return name
+    plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    if not re.match(r"[A-Za-z_]", plain):
+        plain = "q" + plain
+    return plain[:39]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All resources and classes of a site, in the order of configuration."""
+
+    resources: Mapping[str, Resource] = field(default_factory=dict)
+    classes: Mapping[str, Request] = field(default_factory=dict)
+
+    @property
+    def natives(self) -> dict[str, str]:
+        """Configured name to native name."""
+        return {resource.name: resource.native for resource in self.resources.values()}
+
+    def find(self, name: str) -> Resource | None:
+        """By configured or native name."""
+        if name in self.resources:
+            return self.resources[name]
+        return next((resource for resource in self.resources.values() if resource.native == name), None)
+
+    def get(self, name: str) -> Resource:
+        """By configured or native name; raises `unknown-resource` with near misses."""
+        found = self.find(name)
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    def expanded(self, request: Request) -> Request:
+        """The request with each class replaced by what it stands for."""
+        items: list[Item] = []
+        for item in request.items:
+            meaning = self.classes.get(item.choices[0]) if len(item.choices) == 1 else None
+            items.extend(_merge(item, inner) for inner in meaning.items) if meaning else items.append(item)
+        return Request(tuple(items))
+
+    def candidates(self, item: Item) -> tuple[Resource, ...]:
+        """The resources that an (expanded) item names; raises `unknown-resource`."""
+        if item.choices == (ANY,):
+            return tuple(self.resources.values())
+        return tuple(self.get(name) for name in item.choices)
+
+    def _unknown(self, name: str) -> QtandemError:
+        known = [*self.resources, *self.classes]
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
+        hint = f"Did you mean {' or '.join(near)}?" if near else None
+        return QtandemError("unknown-resource", f"There is no QPU or class named {name!r}", remedy=hint)
+
+
+def _merge(outer: Item, inner: Item) -> Item:
+    """An item of a class with the user's own additions; what the user wrote stands beside the class's words."""
+    slots = outer.slots if outer.slots != 1 else inner.slots
+    return Item(inner.choices, slots, (*inner.constraints, *outer.constraints), outer.by or inner.by)

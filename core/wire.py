@@ -1,0 +1,288 @@
+"""Every call and answer of the daemon's API, version 1, and the plain-text form that hooks speak.
+
+The JSON form is these models. The text form is one `key=percent-encoded` a line, nested keys joined by dots,
+so that Lua and shells need no JSON parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+from urllib.parse import quote, unquote
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from qtandem.core.errors import QtandemError
+
+VERSION = 1
+JSON, TEXT = "application/json", "text/plain"
+UID_HEADER = "X-Qtandem-Uid"
+MAX_BODY = 16 * 1024 * 1024
+
+Text = Annotated[str, Field(max_length=4096)]
+Uid = Annotated[int, Field(ge=0, lt=2**32)]
+Name = Annotated[str, Field(max_length=256)]
+
+
+class Call(BaseModel):
+    """A request to the daemon; unknown keys are refused, since a typo must not change a verdict."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Answer(BaseModel):
+    """An answer of the daemon; unknown keys come from a newer daemon and are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class SubmitCall(Call):
+    """A job at submission. `request` is the `--qpu` text, `native` the manager's own resource text.
+
+    `partition` and `nodes` are comma lists of what the job names itself. `job` is set when a pending job is
+    modified.
+    """
+
+    manager: Name
+    cluster: Name = ""
+    uid: Uid
+    user: Name = ""
+    account: Name = ""
+    partition: Text = ""
+    nodes: Text = ""
+    request: Text = ""
+    native: Text = ""
+    job: Name = ""
+
+
+class SubmitAnswer(Answer):
+    """`none`: the job asks for no QPU. `native` holds the attributes to write into the job."""
+
+    verdict: Literal["admit", "reject", "none"]
+    request: str = ""
+    native: dict[str, str] = Field(default_factory=dict)
+    code: str = ""
+    message: str = ""
+
+
+class StartCall(Call):
+    """A job whose nodes are allocated; reported by root or the manager's service user."""
+
+    manager: Name
+    cluster: Name = ""
+    job: Name
+    index: int | None = None
+    attempt: Annotated[int, Field(ge=0)] = 0
+    uid: Uid
+    user: Name = ""
+    account: Name = ""
+    partition: Name = ""
+    nodes: Text = ""
+    native: Text = ""
+    can_requeue: bool = True
+    time_limit_s: int | None = None
+
+
+class StartAnswer(Answer):
+    """`wait`: call again at once, the daemon waits for a slot that is being given back."""
+
+    verdict: Literal["admit", "wait", "hold"]
+    run: str = ""
+    code: str = ""
+    message: str = ""
+    retry_after: float = 0.0
+
+
+class EndCall(Call):
+    """A job that ended, was requeued or cancelled. `attempt` None means every open run of the job."""
+
+    manager: Name
+    cluster: Name = ""
+    job: Name
+    index: int | None = None
+    attempt: int | None = None
+    exit_code: int | None = None
+
+
+class EndAnswer(Answer):
+    ended: int
+
+
+class EnvironmentAnswer(Answer):
+    run: str
+    uid: int
+    env: dict[str, str]
+
+
+class TaskCall(Call):
+    """Execute `payload` on the caller's held lease on `resource` (or on the lease that is named).
+
+    `key` makes the call idempotent: the same key of the same lease is the same task.
+    """
+
+    resource: Name = ""
+    lease: Name = ""
+    payload: dict[str, Any]
+    key: Name = ""
+
+
+class TaskAnswer(Answer):
+    id: str
+    lease: str
+    run: str | None
+    resource: str
+    state: str
+    reason: str = ""
+    shots: int | None = None
+    vendor_task: str | None = None
+    created_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    usage_s: float | None = None
+
+
+class TextAnswer(Answer):
+    """A vendor's own text: a result, a log, a target."""
+
+    text: str
+
+
+class ClaimCall(Call):
+    request: Text
+    ttl_s: Annotated[float, Field(gt=0)] | None = None
+    name: Name = ""
+
+
+class LeaseAnswer(Answer):
+    id: str
+    owner: str
+    resource: str
+    slots: int
+    state: str
+    uid: int
+    created_at: float
+    changed_at: float
+    expires_at: float | None = None
+    reason: str = ""
+
+
+class ClaimAnswer(Answer):
+    id: str
+    name: str
+    uid: int
+    expires_at: float
+    leases: list[LeaseAnswer]
+
+
+class ResourceAnswer(Answer):
+    """One resource with its newest fact. `free` counts slots that a job could lease now; `why` is a sentence."""
+
+    name: str
+    native: str
+    type: str
+    vendor: str = ""
+    availability: str
+    reason: str = ""
+    open: bool
+    why: str
+    slots: int
+    free: int
+    queue: int | None = None
+    wait_s: float | None = None
+    age_s: float | None = None
+    qubits: int | None = None
+    two_qubit_error: float | None = None
+    price: float | None = None
+    currency: str = ""
+    simulator: bool = False
+    credentials: str = "brokered"
+
+
+class ExplainAnswer(Answer):
+    """Why a job is where it is: the manager's word, and for each resource the true cause."""
+
+    job: str
+    state: str
+    native_reason: str = ""
+    run: str | None = None
+    resources: list[ResourceAnswer] = Field(default_factory=list)
+    lines: list[str] = Field(default_factory=list)
+
+
+class UsageRow(Answer):
+    """Accounting of one run: its tasks, shots, QPU seconds as the vendor counts them, and cost."""
+
+    run: str
+    user: str
+    account: str = ""
+    resource: str
+    slots: int
+    started_at: float
+    ended_at: float | None = None
+    held_s: float
+    tasks: int
+    shots: int
+    usage_s: float | None = None
+    cost: float | None = None
+    currency: str = ""
+
+
+class Health(Answer):
+    """`healthy` means that sensors are kept current; the dead-man closes them when it stays false."""
+
+    healthy: bool
+    version: str
+    at: float
+    publishers: dict[str, str] = Field(default_factory=dict)
+    workers: int = 0
+    leases_open: int = 0
+    problems: list[str] = Field(default_factory=list)
+
+
+class ErrorBody(Answer):
+    code: str
+    message: str
+    remedy: str = ""
+    cause: str | None = None
+    retryable: bool = False
+    retry_after: float | None = None
+
+
+def encode_text(values: Mapping[str, object]) -> str:
+    """The text form of a (nested) mapping. None is left out, booleans are true/false, lists comma-joined."""
+    lines: list[str] = []
+    _flatten("", values, lines)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def decode_text(text: str) -> dict[str, str]:
+    """The flat mapping in a text body; raises `bad-request` for a malformed or repeated line."""
+    out: dict[str, str] = {}
+    for line in text.splitlines():
+        if not line.strip():
+            continue
+        key, equals, value = line.partition("=")
+        if not equals or not key or key in out:
+            raise QtandemError("bad-request", f"{line[:80]!r} is not a new key=value line")
+        try:
+            out[key] = unquote(value, errors="strict")
+        except UnicodeDecodeError:
+            raise QtandemError("bad-request", f"The value of {key[:80]!r} is not UTF-8") from None
+    return out
+
+
+def _flatten(prefix: str, values: Mapping[str, object], lines: list[str]) -> None:
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            _flatten(f"{path}.", value, lines)
+        elif value is not None:
+            lines.append(f"{path}={quote(_plain(value), safe='/:@,+')}")
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(_plain(part) for part in value)
+    return str(value)
