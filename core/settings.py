@@ -1,0 +1,146 @@
+"""The models of `qtandem.toml`. The commented example and the reference come from the descriptions here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from qtandem.core.facts import Availability
+from qtandem.core.requests import seconds
+from qtandem.core.resources import NATIVE, Effect
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DaemonSettings(_Section):
+    """The daemon `qtandemd`. Without root, unset paths move to the XDG directories."""
+
+    socket: Path = Field(Path("/run/qtandem/qtandem.sock"), description="where hooks, jobs and tools reach the daemon")
+    runtime_dir: Path = Field(Path("/run/qtandem"), description="names, heartbeat and the runs' environment files")
+    state_dir: Path = Field(Path("/var/lib/qtandem"), description="database, results, install manifests")
+    database: str = Field("", description="SQLAlchemy URL; empty: SQLite in state_dir")
+    master_key: Path = Field(Path("/etc/qtandem/master.key"), description="key that encrypts tokens at rest")
+    qrmi_config: Path = Field(Path("/etc/qtandem/qrmi_config.json"), description="QRMI's file; read if it is there")
+    tls_dir: Path = Field(Path("/etc/qtandem/tls"), description="certificates of daemon and relay")
+    listen: str = Field("", description="HOST:PORT for relays (mutual TLS); empty: no relays; usual port 7447")
+    metrics: str = Field("127.0.0.1:9447", description="HOST:PORT of /metrics and the status page; empty: none")
+    textfile: str = Field("", description="file for a node exporter's textfile collector; empty: none")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    admins: tuple[str, ...] = Field((), description="users who may see everybody's runs, besides root")
+
+
+class RelaySettings(_Section):
+    """The relay of a host that is not the daemon's."""
+
+    server: str = Field("", description="HOST:PORT of the daemon; empty: this host has no relay")
+    connect_timeout_s: Positive = Field(2.0, description="how long a connection to the daemon may take")
+
+
+class Timing(_Section):
+    """Seconds, unless the name says otherwise."""
+
+    poll_simulator_s: Positive = Field(1.0, description="poll period of a simulator")
+    poll_cloud_s: Positive = Field(60.0, description="poll period of a vendor")
+    poll_waiting_s: Positive = Field(15.0, description="poll period of a vendor while jobs wait for the resource")
+    backoff_max_s: Positive = Field(300.0, description="longest poll period after errors")
+    fact_ttl_periods: Positive = Field(3.0, description="a fact is stale after so many poll periods")
+    reassert_s: Positive = Field(60.0, description="sensors are written again so often, changed or not")
+    heartbeat_s: Positive = Field(5.0, description="heartbeat period")
+    deadman_s: Positive = Field(30.0, description="sensors close after so long without a heartbeat")
+    releasing_wait_s: Positive = Field(30.0, description="how long a starting job waits for a slot being given back")
+    no_requeue_wait_s: Positive = Field(300.0, description="the same for a job that cannot be requeued")
+    refusals: Annotated[int, Field(gt=0)] = Field(5, description="refused starts after which a job is held")
+    refusal_backoff_s: Positive = Field(15.0, description="first back-off of a refused start; doubles each time")
+    refusal_backoff_max_s: Positive = Field(600.0, description="longest back-off of a refused start")
+    reserve_ttl_s: Positive = Field(120.0, description="a lease that is not acquired by then expires")
+    claim_ttl_s: Positive = Field(28800.0, description="life of a claim if its maker gives none")
+    vendor_call_s: Positive = Field(30.0, description="deadline of one call to a vendor")
+    workers: Annotated[int, Field(gt=0)] = Field(16, description="most worker processes")
+    worker_memory_mb: Annotated[int, Field(gt=0)] = Field(8192, description="address space of one worker")
+    reap_s: Positive = Field(30.0, description="how often leases are compared with the manager's jobs")
+    submit_ms: Positive = Field(40.0, description="deadline of the submit hook, in milliseconds")
+
+
+class Reachable(_Section):
+    """From where a resource can be used; left out: from everywhere."""
+
+    partitions: tuple[str, ...] = Field((), description="partitions or queues")
+    nodes: str = Field("", description="node set, for example c[1-4]")
+
+
+class Allow(_Section):
+    """Who may use a resource; left out: everybody."""
+
+    users: tuple[str, ...] = Field((), description="user names")
+    accounts: tuple[str, ...] = Field((), description="accounts or projects of the manager")
+
+
+class ResourceSettings(_Section):
+    """What QRMI's file has no place for; with `type`, a resource of its own."""
+
+    type: str = Field("", description="provider type, for a resource that qrmi_config.json does not name")
+    settings: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="the provider's own keys; never a secret"
+    )
+    secrets: dict[str, Path] = Field(default_factory=dict, description="the provider's secret keys: files of mode 0600")
+    native: str = Field("", description="name towards shells and managers, if the resource's own will not do")
+    slots: Annotated[int, Field(gt=0, le=10_000)] = Field(1, description="tasks that can be under way at once")
+    reachable_from: Reachable = Field(Reachable(), description="from where it can be used")
+    allow: Allow = Field(Allow(), description="who may use it")
+    credentials: Literal["brokered", "direct"] = Field(
+        "brokered", description="direct: jobs get the vendor's keys in QRMI's variables"
+    )
+    max_queue: Annotated[int, Field(ge=0)] | None = Field(None, description="closed while more queue at the vendor")
+    max_wait: str | None = Field(None, description="closed while the vendor's wait is longer, for example 40m")
+    price: Annotated[float, Field(ge=0)] | None = Field(None, description="price of a task")
+    currency: str = Field("", description="currency of the price")
+    vendor: str = Field("", description="what vendor= in a request matches")
+    qubits: Annotated[int, Field(gt=0)] | None = Field(None, description="qubits; left out: what calibration says")
+    max_shots: Annotated[int, Field(gt=0)] | None = Field(None, description="shots of one task")
+    poll_s: Positive | None = Field(None, description="poll period; left out: that of its kind in [timing]")
+    effects: dict[Availability, Effect] = Field(
+        default_factory=dict, description="open or closed for paused, offline, forbidden, unknown; closed by default"
+    )
+
+    @field_validator("native")
+    @classmethod
+    def _native(cls, value: str) -> str:
+        if value and not NATIVE.fullmatch(value):
+            raise ValueError(f"{value!r} does not match {NATIVE.pattern}")
+        return value
+
+    @field_validator("max_wait")
+    @classmethod
+    def _wait(cls, value: str | None) -> str | None:
+        if value is not None:
+            seconds(value)
+        return value
+
+
+class ManagerSettings(_Section):
+    """One workload manager."""
+
+    cluster: str = Field("", description="the cluster's name in that manager")
+    service_users: tuple[str, ...] = Field((), description="users besides root that report for the manager")
+    control_hosts: tuple[str, ...] = Field((), description="hosts of the manager's servers; empty: the daemon's own")
+    server: str = Field("qtandem", description="Slurm: the server name of the licences")
+    bin_dir: str = Field("", description="where the manager's commands are; empty: PATH")
+    options: dict[str, str] = Field(default_factory=dict, description="what this manager alone needs")
+
+
+class Settings(_Section):
+    """The whole file."""
+
+    version: Literal[1] = Field(1, description="version of this file's form")
+    daemon: DaemonSettings = Field(DaemonSettings(), description="")
+    relay: RelaySettings = Field(RelaySettings(), description="")
+    timing: Timing = Field(Timing(), description="")
+    resources: dict[str, ResourceSettings] = Field(default_factory=dict, description="")
+    classes: dict[str, str] = Field(default_factory=dict, description="a site's own words for requests")
+    managers: dict[str, ManagerSettings] = Field(default_factory=dict, description="")
