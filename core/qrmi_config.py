@@ -118,6 +118,11 @@ class _Reader:
         if not isinstance(name, str) or not name.strip() or name in RESERVED:
             self.fault(f"{key}.name", f"{name!r} is not a name", "Give it a name of its own; not any or claim.")
             return
+        if name in self.names:
+            self.twice.add(name)
+            self.fault(f"{key}.name", f"{name!r} is there twice; neither is used", "Rename one of them.")
+            return
+        self.names.add(name)
         for unknown in sorted(set(entry) - _KNOWN):
             self.fault(f"{key}.{unknown}", "is not a key of QRMI's file; it is ignored", "Take it out.", fatal=False)
         kind = self._type(key, entry.get("type"))
@@ -126,11 +131,6 @@ class _Reader:
         if not isinstance(dynamic, bool):
             self.fault(f"{key}.is_dynamic", f"{dynamic!r} is not true or false", "Write true or false without quotes.")
             return
-        if name in self.names:
-            self.twice.add(name)
-            self.fault(f"{key}.name", f"{name!r} is there twice; neither is used", "Rename one of them.")
-            return
-        self.names.add(name)
         if kind and settings is not None:
             self.entries[name] = QrmiResource(name, kind, dynamic, settings, key)
 

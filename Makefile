@@ -1,0 +1,57 @@
+# Every target does its own set-up: a Python 3.11+ with venv and make are enough.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    := $(BIN)/python -m
+
+.PHONY: all demo test unit live soak lint bench demo-slurm docs dist clean
+
+all: lint test
+
+$(VENV)/demo.stamp: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[simulator]'
+	@touch $@
+
+$(VENV)/dev.stamp: pyproject.toml $(VENV)/demo.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@touch $@
+
+demo: $(VENV)/demo.stamp  ## the main job on this machine, without root, Docker or a cluster
+	@$(BIN)/qtandem demo
+
+test: unit  ## unit, contract and the live suites that are mandatory
+	$(RUN) pytest tests/live -m 'not soak' $(PYTEST_ARGS)
+
+unit: $(VENV)/dev.stamp
+	$(RUN) pytest tests/unit tests/contract -n auto $(PYTEST_ARGS)
+
+live: $(VENV)/dev.stamp  ## everything that can run live here
+	QTANDEM_LIVE=all $(RUN) pytest tests/live -m 'not soak' $(PYTEST_ARGS)
+
+soak: $(VENV)/dev.stamp  ## chaos for an hour (SOAK_SECONDS to change)
+	$(RUN) pytest tests/live -m soak --timeout 0 $(PYTEST_ARGS)
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.6- slurm/hooks
+
+bench: $(VENV)/dev.stamp  ## writes docs/benchmarks.md and bench-results.json
+	$(RUN) tests.bench
+
+demo-slurm: $(VENV)/dev.stamp  ## the main job on a Slurm cluster in containers
+	$(RUN) tests.live.demo_slurm
+
+docs: $(VENV)/dev.stamp  ## the generated reference pages
+	$(RUN) tests.docs
+
+dist: $(VENV)/dev.stamp  ## sdist, and the wheel built from it
+	$(RUN) build
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
