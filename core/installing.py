@@ -1,0 +1,166 @@
+"""What an installer and a doctor of any manager say: changes to make, checks made, and the record of what was done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from qtandem.core.errors import QtandemError
+
+
+class ChangeState(StrEnum):
+    """`todo` can be applied; `manual` is for the admin's own hand; `blocked` cannot be done now, `detail` says why."""
+
+    TODO = "todo"
+    DONE = "done"
+    MANUAL = "manual"
+    BLOCKED = "blocked"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of an installation.
+
+    `id` is the same in every run. `title` is one line; `detail` the lines to add, the difference or the
+    reason. `optional`: what is installed works without it.
+    """
+
+    id: str
+    title: str
+    state: ChangeState
+    detail: str = ""
+    optional: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question of a doctor. `ok` None: it cannot be asked on this host. `fix` is what to type if it failed."""
+
+    name: str
+    ok: bool | None
+    detail: str
+    fix: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What an installer did on this host, so that `uninstall` takes back that and nothing else.
+
+    `files` maps each written path to the SHA-256 of what was written; `directories` are those that were made;
+    `records` are the manager's own objects (its words for them) that were created.
+    """
+
+    path: Path
+    files: dict[str, str] = field(default_factory=dict)
+    directories: list[str] = field(default_factory=list)
+    records: list[str] = field(default_factory=list)
+
+    @classmethod
+    def load(cls, path: Path) -> Manifest:
+        """The manifest at `path`, empty if there is none; raises `bad-config` if it cannot be read."""
+        try:
+            body: Any = json.loads(path.read_text())
+            return cls(path, dict(body["files"]), list(body["directories"]), list(body["records"]))
+        except FileNotFoundError:
+            return cls(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise QtandemError("bad-config", f"{path} cannot be read: {error}", remedy=f"Mend {path}.") from error
+
+    def save(self) -> None:
+        """Write it, or remove it when it has become empty."""
+        if not (self.files or self.directories or self.records):
+            self.path.unlink(missing_ok=True)
+            return
+        body = {"version": 1, "files": self.files, "directories": self.directories, "records": self.records}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(self.path, (json.dumps(body, indent=1, sort_keys=True) + "\n").encode(), 0o644)
+
+    def owns(self, path: Path) -> bool:
+        """Whether the file at `path` is as an installer left it."""
+        return self.files.get(str(path)) == digest(path)
+
+    def record_file(self, path: Path, data: bytes) -> None:
+        self.files[str(path)] = hashlib.sha256(data).hexdigest()
+
+
+def digest(path: Path) -> str | None:
+    """SHA-256 of a file, None if there is none or it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def make_directories(path: Path, mode: int = 0o755) -> list[Path]:
+    """Make `path` and its parents; returns those that were missing, outermost first."""
+    missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+    for directory in reversed(missing):
+        directory.mkdir(mode=mode)
+        directory.chmod(mode)
+    return missing[::-1]
+
+
+def write_file(path: Path, data: bytes, mode: int) -> None:
+    """Replace `path` in one step: a reader sees the old file or the new one, never a part."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, mode)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def with_constants(text: str, values: Mapping[str, str | int | float | Iterable[str]], language: str) -> str:
+    """Set the constants of a hook file: the lines `NAME = …` between its markers `qtandem:settings` and `qtandem:end`.
+
+    `language` is `python`, `lua` or `sh`. Raises `internal` where a constant of the file has no value.
+    """
+    lines = text.splitlines()
+    marks = [number for number, line in enumerate(lines) if "qtandem:settings" in line or "qtandem:end" in line]
+    if len(marks) != 2:
+        raise QtandemError("internal", "A hook file has no settings block")
+    for number in range(marks[0] + 1, marks[1]):
+        name, equals, _ = lines[number].partition("=")
+        key = name.replace("local ", "").strip()
+        if not equals:
+            continue
+        if key not in values:
+            raise QtandemError("internal", f"No value for the constant {key} of a hook file")
+        lines[number] = f"{name}={' ' if name.endswith(' ') else ''}{_literal(values[key], language)}"
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: str | int | float | Iterable[str], language: str) -> str:
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        if any(ord(char) < 32 for char in value):
+            raise QtandemError("bad-config", f"{value!r} holds a control character")
+        if language == "sh":
+            return "'" + value.replace("'", "'\\''") + "'"
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    parts = [_literal(part, language) for part in value]
+    if language == "sh":
+        return _literal(" ".join(value), language)
+    if language == "lua":
+        return "{" + ", ".join(parts) + "}"
+    return "(" + "".join(f"{part}, " for part in parts).rstrip() + ")"
