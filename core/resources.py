@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from ClusterShell.NodeSet import NodeSet
+from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
@@ -46,8 +46,11 @@ class Reach:
 
     @classmethod
     def of(cls, partitions: Iterable[str], nodes: str) -> Reach:
-        """`nodes` is a node set such as `c[1-4],gpu7`."""
-        return cls(frozenset(partitions), frozenset(NodeSet(nodes)) if nodes else frozenset())
+        """`nodes` is a node set such as `c[1-4],gpu7`; raises ValueError if it is none."""
+        try:
+            return cls(frozenset(partitions), frozenset(NodeSet(nodes)))
+        except NodeSetException as error:
+            raise ValueError(str(error)) from None
 
     def blocks(self, partitions: Iterable[str], nodes: Iterable[str]) -> str | None:
         """Why the places cannot reach it, or None. Places that are not known yet block nothing."""
