@@ -296,6 +296,15 @@ KINDS: dict[str, Kind] = _kinds(
         "It is tried again by itself.",
     ),
     Kind(
+        "run-ended",
+        _U,
+        409,
+        EXIT_LATER,
+        True,
+        "The run has ended, or is being ended.",
+        "Nothing is to be done; a new attempt gets its own lease.",
+    ),
+    Kind(
         "internal",
         _B,
         500,
