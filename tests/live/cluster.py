@@ -1,0 +1,238 @@
+"""What a scenario may do with a cluster, whichever manager runs it.
+
+A manager's own class fills in the abstract part. What it cannot do stands in `cannot`, with the reason; a
+scenario that needs it asks `needs`, which skips with that reason.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import pytest
+
+from tests.live.hosts import PYTHON, Agent, HostLost, Result
+
+T = TypeVar("T")
+SOCKET = "/run/qtandem/qtandem.sock"
+# The simulated QPUs of every test cluster, with their slots.
+QPUS: Mapping[str, int] = {"north": 2, "east": 1, "south": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as the manager shows it. `state`: pending, starting, running, ending, ended; `outcome` how it ended:
+    completed, failed, cancelled, timeout, node-failure, or the manager's own word."""
+
+    id: str
+    state: str
+    outcome: str = ""
+    reason: str = ""
+    restarts: int = 0
+    nodes: str = ""
+    comment: str = ""
+
+
+class Cluster(abc.ABC):
+    """A running cluster with qtandem on it. `control` is the daemon's host, `workers` those that run jobs."""
+
+    manager: str
+    control: str
+    workers: tuple[str, ...]
+    # The manager's word for "waits for its QPU", and daemons by role: controller, accounting, execution.
+    waits_for_qpu: str
+    cannot: Mapping[str, str] = {}
+
+    def __init__(self) -> None:
+        self.agents: dict[str, Agent] = {}
+        self.devices: Agent
+
+    # ---- the manager's own part
+    @abc.abstractmethod
+    def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
+        """Submit as a user would. Options: name, partition, minutes, requeue, held, nodes, env, args, host."""
+
+    @abc.abstractmethod
+    def submitted(self, result: Result) -> str:
+        """The job id in the output of a submission that went well."""
+
+    @abc.abstractmethod
+    def jobs(self) -> dict[str, JobView]:
+        """All jobs that the manager still shows, by id."""
+
+    @abc.abstractmethod
+    def cancel(self, job: str, user: str = "root") -> None: ...
+
+    @abc.abstractmethod
+    def requeue(self, job: str) -> None: ...
+
+    @abc.abstractmethod
+    def expedite(self, job: str) -> None:
+        """Lift the manager's own delay of a requeued job."""
+
+    @abc.abstractmethod
+    def sensors(self) -> dict[str, int]:
+        """Slots of each QPU that the manager would give to its next job."""
+
+    @abc.abstractmethod
+    def in_use(self) -> dict[str, int]:
+        """Slots of each QPU that the manager counts as used by its jobs."""
+
+    @abc.abstractmethod
+    def start(self, daemon: str, host: str = "") -> None: ...
+
+    @abc.abstractmethod
+    def kill(self, daemon: str, host: str = "") -> None:
+        """SIGKILL to a daemon: qtandemd, relay, deadman, or a role of the manager's."""
+
+    @abc.abstractmethod
+    def lose_node(self, host: str) -> None:
+        """End everything on a host at once, as a power failure would."""
+
+    @abc.abstractmethod
+    def return_node(self, host: str) -> None: ...
+
+    @abc.abstractmethod
+    def records(self, job: str) -> str:
+        """Everything that the manager shows about a job, to anybody."""
+
+    @abc.abstractmethod
+    def heal(self) -> None:
+        """Bring back every daemon and node that a scenario may have left down."""
+
+    # ---- hosts
+    def exec(self, host: str, argv: Sequence[str], user: str = "", **options: Any) -> Result:
+        return self.agents[host].run(argv, user, **options)
+
+    def shell(self, host: str, text: str, user: str = "", **options: Any) -> Result:
+        return self.exec(host, ["sh", "-c", text], user, **options)
+
+    def qtandem(self, *argv: str, host: str = "", user: str = "", **options: Any) -> Result:
+        return self.exec(host or self.control, ["qtandem", *argv], user, **options)
+
+    def python(self, text: str, host: str = "", user: str = "", **options: Any) -> Result:
+        return self.exec(host or self.control, [PYTHON, "-c", text], user, **options)
+
+    def api(self, path: str, host: str = "", user: str = "", method: str = "GET", body: Any = None) -> tuple[int, Any]:
+        """Status and JSON body of one call on a host's socket; status 0: nobody answered."""
+        argv = ["curl", "-s", "-m", "10", "-X", method, "--unix-socket", SOCKET, "-w", "\n%{http_code}"]
+        if body is not None:
+            argv += ["-H", "Content-Type: application/json", "-d", json.dumps(body)]
+        done = self.exec(host or self.control, [*argv, f"http://qtandem{path}"], user)
+        text, _, status = done.stdout.rpartition("\n")
+        try:
+            return int(status or 0), json.loads(text) if text else None
+        except json.JSONDecodeError:
+            return int(status or 0), text
+
+    # ---- jobs
+    def submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> str:
+        return self.submitted(self.try_submit(script, qpu, user, **options).check())
+
+    def job(self, job: str) -> JobView:
+        view = self.jobs().get(job)
+        assert view is not None, f"{self.manager} does not know job {job}"
+        return view
+
+    def output(self, job: str, user: str = "alice") -> str:
+        return self.exec(self.control, ["cat", f"/home/{user}/job-{job}.out"]).stdout
+
+    def wait_state(self, job: str, *states: str, within: float = 30.0) -> JobView:
+        return self.until(lambda: self.job(job), lambda view: view.state in states, within, f"job {job} is {states}")
+
+    def wait_ended(self, jobs: Iterable[str], within: float = 60.0) -> dict[str, JobView]:
+        wanted = list(jobs)
+
+        def chosen() -> dict[str, JobView]:
+            views = self.jobs()
+            return {job: views[job] for job in wanted if job in views}
+
+        def done(views: dict[str, JobView]) -> bool:
+            return len(views) == len(wanted) and all(view.state == "ended" for view in views.values())
+
+        return self.until(chosen, done, within, f"jobs {wanted} ended")
+
+    def explain(self, job: str, user: str = "") -> dict[str, Any]:
+        status, body = self.api(f"/v1/explain/{quote(job)}", user=user)
+        assert status == 200, body
+        return body
+
+    # ---- QPUs
+    def state_dir(self, qpu: str) -> str:
+        return f"/var/lib/qtandem/simulator/{qpu}"
+
+    def set(self, qpu: str, **knobs: Any) -> float:
+        """Turn the knobs of a simulated QPU; returns the Unix time at which it was done."""
+        return float(self.devices.call("set", state_dir=self.state_dir(qpu), knobs=knobs)["at"])
+
+    def open(self, *qpus: str) -> None:
+        for qpu in qpus or QPUS:
+            self.set(qpu, availability="online", reason="", queue=0, wait_s=0, fault="", latency_s=0)
+
+    def close(self, *qpus: str, reason: str = "maintenance") -> None:
+        for qpu in qpus or QPUS:
+            self.set(qpu, availability="offline", reason=reason)
+
+    def witness(self, qpu: str) -> list[dict[str, Any]]:
+        """The QPU's own log of sessions and tasks."""
+        return list(self.devices.call("log", state_dir=self.state_dir(qpu))["log"])
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        status, body = self.api("/v1/facts")
+        assert status == 200, body
+        return {fact["resource"]: fact for fact in _rows(body, "facts")}
+
+    # ---- leases
+    def leases(self, open_only: bool = True) -> list[dict[str, Any]]:
+        status, body = self.api("/v1/leases")
+        assert status == 200, body
+        rows = _rows(body, "leases")
+        held = ("reserved", "acquiring", "held", "releasing")
+        return [row for row in rows if not open_only or row["state"] in held]
+
+    def wait_no_leases(self, within: float = 30.0) -> None:
+        self.until(self.leases, lambda rows: not rows, within, "all leases are released")
+
+    def wait_sensors(self, wanted: Mapping[str, int], within: float = 15.0) -> dict[str, int]:
+        def match(seen: dict[str, int]) -> bool:
+            return all(seen.get(name) == value for name, value in wanted.items())
+
+        return self.until(self.sensors, match, within, f"sensors show {dict(wanted)}")
+
+    def daemon_answers(self, host: str = "") -> bool:
+        status, body = self.api("/v1/healthz", host=host)
+        return status == 200 and bool(body.get("healthy"))
+
+    # ---- waiting
+    def until(self, read: Callable[[], T], good: Callable[[T], bool], within: float, what: str) -> T:
+        """Read again and again until it is good; fails with the last reading."""
+        end = time.monotonic() + within
+        while True:
+            try:
+                value = read()
+                if good(value):
+                    return value
+                seen: object = value
+            except (AssertionError, HostLost) as error:
+                seen = error
+            if time.monotonic() > end:
+                pytest.fail(f"not within {within:.0f} s: {what}; last seen: {seen}")
+            time.sleep(0.1)
+
+    def needs(self, ability: str) -> None:
+        if ability in self.cannot:
+            pytest.skip(f"{self.manager} cannot: {ability} ({self.cannot[ability]})")
+
+    # ---- evidence
+    def collect(self, into: Path) -> None:
+        """Copy logs of every host into a directory, for whoever reads a failure."""
+
+
+def _rows(body: Any, key: str) -> list[dict[str, Any]]:
+    return list(body[key] if isinstance(body, dict) and key in body else body)

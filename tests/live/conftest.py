@@ -1,0 +1,103 @@
+"""Clusters for the scenarios: one a session, or one of its own for a module that takes it apart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.live.cluster import QPUS, Cluster
+from tests.live.hosts import ROOT, no_docker
+from tests.live.slurm_cluster import SlurmCluster, unique_project
+
+MANAGERS = ("slurm",)
+
+
+def required(manager: str) -> bool:
+    return manager in os.environ.get("QTANDEM_REQUIRE_LIVE", "").split(",")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "manager" in metafunc.fixturenames:
+        metafunc.parametrize("manager", MANAGERS, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.live)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(180))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    cluster = getattr(item, "funcargs", {}).get("cluster")
+    if report.failed and report.when == "call" and isinstance(cluster, Cluster):
+        folder = Path(tempfile.mkdtemp(prefix=f"qtandem-live-{item.name.partition('[')[0]}-"))
+        cluster.collect(folder)
+        report.sections.append(("logs of the cluster", str(folder)))
+
+
+@pytest.fixture(scope="session")
+def image(manager: str) -> str:
+    """The image of the manager's cluster, built if need be; skips (or fails where required) without Docker."""
+    lack = no_docker()
+    if lack and required(manager):
+        pytest.fail(f"the live suite of {manager} is required: {lack}", pytrace=False)
+    if lack:
+        pytest.skip(f"no live {manager} cluster: {lack}")
+    given = os.environ.get("QTANDEM_SLURM_IMAGE", "")
+    if not given:
+        built = subprocess.run([ROOT / "containers/build"], capture_output=True, text=True, check=False)
+        if built.returncode:
+            pytest.fail(f"containers/build: {built.stdout[-3000:]}{built.stderr[-3000:]}", pytrace=False)
+    return given or "qtandem-slurm"
+
+
+def bring_up(image: str) -> Iterator[Cluster]:
+    cluster = SlurmCluster(unique_project(), {"QTANDEM_SLURM_IMAGE": image})
+    try:
+        yield cluster.up()
+    finally:
+        cluster.down()
+
+
+@pytest.fixture(scope="session")
+def session_cluster(image: str) -> Iterator[Cluster]:
+    yield from bring_up(image)
+
+
+@pytest.fixture(scope="module")
+def module_cluster(request: pytest.FixtureRequest, image: str) -> Iterator[Cluster]:
+    """A cluster of the module's own if it sets OWN_CLUSTER, else the session's."""
+    if getattr(request.module, "OWN_CLUSTER", False):
+        yield from bring_up(image)
+    else:
+        yield request.getfixturevalue("session_cluster")
+
+
+@pytest.fixture
+def cluster(module_cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster with every daemon up, every QPU online and no lease, before and after each test."""
+    tidy(module_cluster)
+    yield module_cluster
+    for job, view in module_cluster.jobs().items():
+        if view.state != "ended":
+            module_cluster.cancel(job)
+
+
+def tidy(cluster: Cluster) -> None:
+    cluster.heal()
+    for job, view in cluster.jobs().items():
+        if view.state not in ("ended", "ending"):
+            cluster.cancel(job)
+    cluster.wait_no_leases()
+    cluster.wait_sensors(QPUS)

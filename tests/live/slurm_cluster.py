@@ -1,0 +1,204 @@
+"""A Slurm cluster of `containers/slurm`, as the scenarios drive it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.live.cluster import QPUS, Cluster, JobView
+from tests.live.hosts import ROOT, Agent, HostLost, Project, Result, docker
+
+T = TypeVar("T")
+COMPOSE = ROOT / "containers/slurm/docker-compose.yml"
+_ROLES = {"controller": "slurmctld", "accounting": "slurmdbd", "execution": "slurmd"}
+_STATES = {"PENDING": "pending", "CONFIGURING": "starting", "RUNNING": "running", "COMPLETING": "ending"}
+_OUTCOMES = {"NODE_FAIL": "node-failure", "REQUEUED": "requeued"}
+
+
+class SlurmCluster(Cluster):
+    manager = "slurm"
+    control = "ctl"
+    workers = ("c1", "c2")
+    waits_for_qpu = "Licenses"
+    cannot: Mapping[str, str] = {}
+
+    def __init__(self, project: str, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.project = Project(project, COMPOSE, environment)
+        self.containers: dict[str, str] = {}
+
+    def up(self, within: float = 90.0) -> SlurmCluster:
+        self.project.up()
+        for host in (self.control, *self.workers):
+            self.containers[host] = self.project.container(host)
+            self.agents[host] = Agent(self.containers[host])
+        self.devices = Agent(self.containers[self.control], "qtandem")
+        self._wait_ready(within)
+        return self
+
+    def down(self) -> None:
+        for agent in (*self.agents.values(), *([self.devices] if self.containers else [])):
+            agent.close()
+        self.project.down()
+
+    def _wait_ready(self, within: float) -> None:
+        def ready() -> bool:
+            for host in (self.control, *self.workers):
+                if self.exec(host, ["cluster", "ready"]).status:
+                    return False
+            nodes = self.exec(self.control, ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"], timeout=5).stdout
+            return len(nodes.splitlines()) == len(self.workers) and all(
+                line.split()[1] in ("idle", "mix", "alloc") for line in nodes.splitlines()
+            )
+
+        self.until(ready, bool, within, "the cluster is ready")
+
+    # ---- jobs
+    def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
+        argv = ["sbatch", "--parsable", "--output", f"/home/{user}/job-%j.out", "--open-mode=append"]
+        if qpu:
+            argv.append(f"--qpu={qpu}")
+        flags = {"name": "--job-name", "partition": "--partition", "minutes": "--time", "nodes": "--nodelist"}
+        argv += [f"{flag}={options[key]}" for key, flag in flags.items() if options.get(key)]
+        if options.get("requeue") is False:
+            argv.append("--no-requeue")
+        elif options.get("requeue"):
+            argv.append("--requeue")
+        if options.get("held"):
+            argv.append("--hold")
+        argv += options.get("args", ())
+        text = script if script.startswith("#!") else f"#!/bin/sh\n{script}\n"
+        host = options.get("host", self.control)
+        return self.exec(host, argv, user, stdin=text, env=options.get("env"), timeout=options.get("timeout", 20))
+
+    def submitted(self, result: Result) -> str:
+        return result.stdout.strip().splitlines()[-1].partition(";")[0]
+
+    def jobs(self) -> dict[str, JobView]:
+        done = self.exec(self.control, ["scontrol", "-o", "show", "job"], timeout=15)
+        if done.status and "No jobs in the system" not in done.text:
+            done.check()
+        views = (_view(line) for line in done.stdout.splitlines() if line.startswith("JobId="))
+        return {view.id: view for view in views}
+
+    def cancel(self, job: str, user: str = "root") -> None:
+        self.exec(self.control, ["scancel", job], "" if user == "root" else user, timeout=15).check()
+
+    def requeue(self, job: str) -> None:
+        self.exec(self.control, ["scontrol", "requeue", job], timeout=15).check()
+
+    def expedite(self, job: str) -> None:
+        self.exec(self.control, ["scontrol", "update", f"jobid={job}", "starttime=now"], timeout=15).check()
+
+    # ---- sensors
+    def sensors(self) -> dict[str, int]:
+        return {name: row["Free"] for name, row in self._licences().items()}
+
+    def in_use(self) -> dict[str, int]:
+        return {name: row["Used"] for name, row in self._licences().items()}
+
+    def _licences(self) -> dict[str, dict[str, int]]:
+        text = self.exec(self.control, ["scontrol", "-o", "show", "licenses"], timeout=10).check().stdout
+        out = {}
+        for line in text.splitlines():
+            fields = dict(part.split("=", 1) for part in line.split() if "=" in part)
+            name, _, server = fields.get("LicenseName", "").partition("@")
+            if server == "qtandem":
+                out[name] = {key: int(fields[key]) for key in ("Total", "Used", "Free")}
+        return out
+
+    # ---- daemons and nodes
+    def start(self, daemon: str, host: str = "") -> None:
+        self.exec(self._host(daemon, host), ["cluster", "start", _ROLES.get(daemon, daemon)], timeout=60).check()
+
+    def kill(self, daemon: str, host: str = "") -> None:
+        self.exec(self._host(daemon, host), ["cluster", "kill", _ROLES.get(daemon, daemon)]).check()
+
+    def _host(self, daemon: str, host: str) -> str:
+        return host or (self.workers[0] if daemon in ("execution", "relay") else self.control)
+
+    def lose_node(self, host: str) -> None:
+        docker("kill", self.containers[host])
+
+    def return_node(self, host: str) -> None:
+        docker("start", self.containers[host])
+
+    def heal(self) -> None:
+        for host in (self.control, *self.workers):
+            try:
+                self.exec(host, ["true"], timeout=10)
+            except HostLost:
+                self.return_node(host)
+        daemons = ("munged", "mariadbd", "slurmdbd", "slurmctld", "qtandemd", "deadman")
+        for daemon in daemons:
+            self.start(daemon, self.control)
+        self._wait_ready(60)
+        for host in self.workers:
+            for daemon in ("munged", "slurmd", "relay"):
+                self.start(daemon, host)
+        self.shell(self.control, "scontrol update nodename=c[1-2] state=resume reason=test 2>/dev/null")
+        self.open()
+        self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
+        self._wait_ready(60)
+        self.wait_sensors(QPUS, 30)
+
+    # ---- evidence
+    def records(self, job: str) -> str:
+        commands = (
+            f"scontrol -dd show job {job}",
+            f"scontrol show job {job} --json",
+            f"sacct -j {job} -o ALL -P",
+            f"scontrol write batch_script {job} -",
+            f"squeue -j {job} -o '%all'",
+            "scontrol show licenses",
+        )
+        return "\n".join(self.shell(self.control, command).text for command in commands)
+
+    def collect(self, into: Path) -> None:
+        logs = "/var/log/slurm /var/log/cluster /var/log/qtandem"
+        for host, container in self.containers.items():
+            folder = into / host
+            folder.mkdir(parents=True, exist_ok=True)
+            with_names = f"tail -n +1 {' '.join(f'{path}/*' for path in logs.split())} 2>/dev/null"
+            (folder / "container.log").write_text(docker("logs", container))
+            try:
+                (folder / "logs.txt").write_text(self.shell(host, with_names).stdout)
+            except HostLost:
+                (folder / "logs.txt").write_text("the host is down\n")
+        try:
+            state = "scontrol -d show job; scontrol show licenses; scontrol show node; ps -ef; qtandem leases"
+            (into / "state.txt").write_text(self.shell(self.control, state).text)
+        except HostLost:
+            pass
+
+
+def _view(line: str) -> JobView:
+    def field(name: str) -> str:
+        match = re.search(rf"(?:^| ){name}=(\S*)", line)
+        return match[1] if match else ""
+
+    word = field("JobState")
+    comment = re.search(r" Comment=(.*?) \w+=", line)
+    return JobView(
+        id=field("JobId"),
+        state=_STATES.get(word, "ended"),
+        outcome="" if word in _STATES else _OUTCOMES.get(word, word.lower()),
+        reason=field("Reason"),
+        restarts=int(field("Restarts") or 0),
+        nodes=field("NodeList"),
+        comment=comment[1] if comment else "",
+    )
+
+
+def all_at_once(count: int, call: Callable[[int], T]) -> list[T]:
+    """Call with 0…count-1 from threads and return the answers in order."""
+    with ThreadPoolExecutor(min(count, 16)) as pool:
+        return list(pool.map(call, range(count)))
+
+
+def unique_project() -> str:
+    return f"qtandem-slurm-{time.time_ns() // 1_000_000 % 10**9}"
