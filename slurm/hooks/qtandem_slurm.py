@@ -1,0 +1,286 @@
+#!/usr/bin/python3
+"""Slurm's calls to qtandem: `start` and `end` for slurmctld, `environment` for slurmd.
+
+Runs as `python3 -I` on Python 3.6 with the standard library alone. All addresses are the constants below;
+none comes from the environment, which may carry what a user chose.
+"""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import syslog
+import time
+
+# qtandem:settings (written by `qtandem install slurm`)
+CLUSTER = ""
+SERVER = "qtandem"
+SOCKET = "/run/qtandem/qtandem.sock"
+RUNS = "/run/qtandem/runs"
+SCONTROL = "scontrol"
+CALL_S = 10
+DAEMON_DOWN_S = 10
+NO_REQUEUE_S = 300
+TOTAL_S = 900
+# qtandem:end
+
+MAX_ANSWER = 1 << 20
+NO_LIMIT_S = 360 * 86400
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+class Deadline(Exception):
+    pass
+
+
+class Refused(Exception):
+    """The daemon answered, and will answer the same next time."""
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(SOCKET)
+
+
+def say(text):
+    """To Slurm's log by stderr, and to the system's."""
+    line = " ".join(str(text).split())
+    sys.stderr.write("qtandem: %s\n" % line)
+    syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_NOTICE, line)
+
+
+def within(seconds, function, *arguments):
+    """Call the function; `Deadline` when it takes longer in all, however slowly its peer drips."""
+
+    def ring(_number, _frame):
+        raise Deadline("no answer within %g s" % seconds)
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return function(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def exchange(method, path, body):
+    connection = UnixConnection("qtandem", timeout=CALL_S)
+    try:
+        text = None if body is None else json.dumps(body)
+        connection.request(method, path, text, {"Content-Type": "application/json", "Accept": "application/json"})
+        answer = connection.getresponse()
+        data = answer.read(MAX_ANSWER)
+        return answer.status, json.loads(data.decode("utf-8"))
+    finally:
+        connection.close()
+
+
+def call(method, path, body=None):
+    """The answer as a dict. Raises `Refused` for a refusal, OSError or `Deadline` where there is no answer."""
+    try:
+        status, answer = within(CALL_S, exchange, method, path, body)
+    except (http.client.HTTPException, ValueError) as error:
+        raise OSError("not an answer of qtandem: %r" % (error,))
+    if not isinstance(answer, dict):
+        raise OSError("not an answer of qtandem")
+    if status >= 500:
+        raise OSError(str(answer.get("message", "status %d" % status)))
+    if status != 200:
+        raise Refused("%s [%s]" % (answer.get("message", "refused"), answer.get("code", status)))
+    return answer
+
+
+def number(text):
+    return int(text) if text and text.isdigit() else None
+
+
+def record(job):
+    """What slurmctld says of a job (numeric id), or {} if it does not answer in time."""
+    try:
+        done = subprocess.run(
+            [SCONTROL, "show", "job", job, "--json"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=CALL_S,
+        )
+        jobs = json.loads(done.stdout.decode("utf-8", "replace"))["jobs"]
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+        return {}
+    return next((one for one in jobs if str(one.get("job_id")) == job), {})
+
+
+def unwrapped(value):
+    """A number of Slurm's JSON, which is {set, infinite, number} in newer versions."""
+    if isinstance(value, dict):
+        return value.get("number") if value.get("set") else None
+    return value
+
+
+def identity(environment):
+    """Job id, array index and attempt as the daemon names them; an array element goes by its array's id."""
+    job, index = environment.get("SLURM_JOB_ID", ""), number(environment.get("SLURM_ARRAY_TASK_ID"))
+    if not job.isdigit():
+        raise ValueError("SLURM_JOB_ID is %r" % (job,))
+    if index is not None:
+        job = environment.get("SLURM_ARRAY_JOB_ID", job)
+    attempt = number(environment.get("SLURM_JOB_RESTART_COUNT") or environment.get("SLURM_RESTART_COUNT")) or 0
+    return {"manager": "slurm", "cluster": CLUSTER, "job": job, "index": index, "attempt": attempt}
+
+
+def start_call(environment):
+    known = record(environment["SLURM_JOB_ID"])
+    begins, ends = number(environment.get("SLURM_JOB_START_TIME")), number(environment.get("SLURM_JOB_END_TIME"))
+    limit = ends - begins if begins is not None and ends is not None and ends > begins else None
+    body = identity(environment)
+    body.update(
+        uid=int(environment["SLURM_JOB_UID"]),
+        user=environment.get("SLURM_JOB_USER", ""),
+        account=environment.get("SLURM_JOB_ACCOUNT", ""),
+        partition=environment.get("SLURM_JOB_PARTITION", ""),
+        nodes=environment.get("SLURM_JOB_NODELIST", ""),
+        native=environment.get("SLURM_JOB_LICENSES", ""),
+        can_requeue=bool(known.get("requeue", True)) and bool(known.get("batch_flag", True)),
+        time_limit_s=limit if limit is not None and limit < NO_LIMIT_S else None,
+    )
+    return body
+
+
+def start(environment, clock=time.monotonic, sleep=time.sleep):
+    """0 if the run has its leases. Otherwise 1: Slurm requeues the job and looks at it again after 2 minutes."""
+    body = start_call(environment)
+    began = answered = clock()
+    patience = DAEMON_DOWN_S if body["can_requeue"] else NO_REQUEUE_S
+    while clock() - began < TOTAL_S:
+        try:
+            answer = call("POST", "/v1/start", body)
+        except Refused as error:
+            say("job %s is refused: %s" % (environment["SLURM_JOB_ID"], error))
+            return 1
+        except (OSError, Deadline) as error:
+            if clock() - answered >= patience:
+                say("job %s cannot start, qtandemd does not answer: %s" % (environment["SLURM_JOB_ID"], error))
+                return 1
+            sleep(1.0)
+            continue
+        answered = clock()
+        if answer.get("verdict") == "admit":
+            return 0
+        if answer.get("verdict") != "wait":
+            say("job %s is held: %s" % (environment["SLURM_JOB_ID"], answer.get("message", "")))
+            return 1
+        sleep(min(max(float(answer.get("retry_after") or 0.0), 0.0), 5.0))
+    say("job %s cannot start: no slot within %d s" % (environment["SLURM_JOB_ID"], TOTAL_S))
+    return 1
+
+
+def end(environment):
+    """Report the end; whatever is missed here the daemon learns from Slurm itself."""
+    body = identity(environment)
+    code = environment.get("SLURM_JOB_EXIT_CODE2", "").partition(":")[0]
+    body["exit_code"] = number(code)
+    try:
+        call("POST", "/v1/end", body)
+    except (Refused, OSError, Deadline) as error:
+        say("the end of job %s was not reported: %s" % (environment.get("SLURM_JOB_ID"), error))
+    return 0
+
+
+def fetch_environment(environment):
+    """The answer for this job's run. slurmd does not tell an element's array, so slurmctld is asked then."""
+    known = identity(environment)
+
+    def get(job, index):
+        tail = "" if index is None else "_%d" % index
+        path = "/v1/runs/slurm:%s:%s%s.%d/environment" % (CLUSTER, job, tail, known["attempt"])
+        return call("GET", path)
+
+    try:
+        return get(known["job"], known["index"])
+    except Refused:
+        found = record(environment["SLURM_JOB_ID"])
+        array, index = unwrapped(found.get("array_job_id")), unwrapped(found.get("array_task_id"))
+        if not array or index is None or known["index"] is not None:
+            raise
+        return get(array, index)
+
+
+def environment_lines(variables):
+    """`NAME=value` lines for TaskProlog, whose form has no place for a line break."""
+    lines = []
+    for name, value in sorted(variables.items()):
+        if NAME.match(name) and isinstance(value, str) and not re.search(r"[\x00\r\n]", value):
+            lines.append("%s=%s\n" % (name, value))
+        else:
+            say("left out the variable %r: its name or value cannot be passed on" % (name,))
+    return "".join(lines)
+
+
+def write_environment(job, uid, gid, text):
+    """RUNS/JOB/environment, readable by the job's user alone; never follows what somebody put in the way."""
+    os.makedirs(RUNS, 0o711, exist_ok=True)
+    runs = os.open(RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        if os.fstat(runs).st_uid != os.geteuid():
+            raise OSError("%s does not belong to root" % RUNS)
+        os.fchmod(runs, 0o711)
+        if os.path.lexists(os.path.join(RUNS, job)):
+            shutil.rmtree(os.path.join(RUNS, job))
+        os.mkdir(job, 0o700, dir_fd=runs)
+        place = os.open(job, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=runs)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open("environment", flags, 0o600, dir_fd=place), "w") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fchown(stream.fileno(), uid, gid)
+            os.fchown(place, uid, gid)
+        finally:
+            os.close(place)
+    finally:
+        os.close(runs)
+
+
+def environment(variables, clock=time.monotonic, sleep=time.sleep):
+    """Leave the run's environment on this node. Always 0: an error here would drain the node."""
+    job, uid, gid = variables.get("SLURM_JOB_ID", ""), variables.get("SLURM_JOB_UID"), variables.get("SLURM_JOB_GID")
+    began = clock()
+    while True:
+        try:
+            answer = fetch_environment(variables)
+            if answer.get("uid") != int(uid):
+                raise Refused("the run belongs to uid %s, the job to %s" % (answer.get("uid"), uid))
+            write_environment(job, int(uid), int(gid), environment_lines(answer.get("env", {})))
+        except (OSError, Deadline) as error:
+            if clock() - began < DAEMON_DOWN_S:
+                sleep(1.0)
+                continue
+            say("no environment for job %s: %s" % (job, error))
+        except (Refused, ValueError, TypeError) as error:
+            say("no environment for job %s: %s" % (job, error))
+        return 0
+
+
+def main(arguments):
+    syslog.openlog("qtandem-slurm")
+    commands = {"start": start, "end": end, "environment": environment}
+    if len(arguments) != 1 or arguments[0] not in commands:
+        sys.stderr.write("usage: qtandem_slurm.py start|end|environment\n")
+        return 2
+    try:
+        return commands[arguments[0]](dict(os.environ))
+    except (KeyError, ValueError) as error:
+        say("%s: Slurm's variables are not as expected: %r" % (arguments[0], error))
+        return 1 if arguments[0] == "start" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
