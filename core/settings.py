@@ -40,6 +40,10 @@ class RelaySettings(_Section):
 
     server: str = Field("", description="HOST:PORT of the daemon; empty: this host has no relay")
     connect_timeout_s: Positive = Field(2.0, description="how long a connection to the daemon may take")
+    mirror: bool = Field(
+        True, description="keep names and heartbeat here; only submit hooks and the dead-man need them"
+    )
+    per_uid: Annotated[int, Field(gt=0)] = Field(256, description="most connections of one user, root excepted")
 
 
 class Timing(_Section):

@@ -11,7 +11,13 @@ from qtandem.core.errors import QtandemError
 
 
 def write_atomic(
-    path: Path, data: bytes, mode: int = 0o644, *, replace: bool = True, like_parent: bool = False
+    path: Path,
+    data: bytes,
+    mode: int = 0o644,
+    *,
+    replace: bool = True,
+    like_parent: bool = False,
+    mtime_ns: int | None = None,
 ) -> None:
     """Put `data` at `path` by rename. With `replace` False an existing file raises `already-exists`.
 
@@ -27,6 +33,8 @@ def write_atomic(
             if like_parent:
                 give_to_parent_owner(file.fileno(), path.parent)
             file.flush()
+            if mtime_ns is not None:
+                os.utime(file.fileno(), ns=(mtime_ns, mtime_ns))
             os.fsync(file.fileno())
         _place(temporary, path, replace)
     finally:
