@@ -67,7 +67,8 @@ def serve(line: str) -> None:
     call = json.loads(line)
     try:
         reply = answer(call)
-    except Exception as error:  # noqa: BLE001  - whatever fails in here must reach the test as its failure
+    # Whatever fails in here must reach the test as its failure.
+    except Exception as error:
         reply = {"error": f"{type(error).__name__}: {error}"}
     with _OUT:
         sys.stdout.write(json.dumps({"id": call["id"], **reply}, default=str) + "\n")

@@ -10,6 +10,7 @@ import abc
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,20 @@ T = TypeVar("T")
 SOCKET = "/run/qtandem/qtandem.sock"
 # The simulated QPUs of every test cluster, with their slots.
 QPUS: Mapping[str, int] = {"north": 2, "east": 1, "south": 1}
+
+# Knobs of a simulated QPU that takes work and does as it is told.
+AT_REST: Mapping[str, Any] = {
+    "availability": "online",
+    "reason": "",
+    "queue": 0,
+    "wait_s": None,
+    "free_slots": None,
+    "latency_s": 0.0,
+    "fault": "",
+    "fault_on": "all",
+    "fault_at": "before",
+    "task_s": 0.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +188,7 @@ class Cluster(abc.ABC):
 
     def open(self, *qpus: str) -> None:
         for qpu in qpus or QPUS:
-            self.set(qpu, availability="online", reason="", queue=0, wait_s=0, fault="", latency_s=0)
+            self.set(qpu, **AT_REST)
 
     def close(self, *qpus: str, reason: str = "maintenance") -> None:
         for qpu in qpus or QPUS:
@@ -230,9 +245,16 @@ class Cluster(abc.ABC):
             pytest.skip(f"{self.manager} cannot: {ability} ({self.cannot[ability]})")
 
     # ---- evidence
+    @abc.abstractmethod
     def collect(self, into: Path) -> None:
         """Copy logs of every host into a directory, for whoever reads a failure."""
 
 
 def _rows(body: Any, key: str) -> list[dict[str, Any]]:
     return list(body[key] if isinstance(body, dict) and key in body else body)
+
+
+def all_at_once(count: int, call: Callable[[int], T]) -> list[T]:
+    """Call with 0…count-1 from threads and return the answers in order."""
+    with ThreadPoolExecutor(min(count, 16)) as pool:
+        return list(pool.map(call, range(count)))

@@ -89,9 +89,7 @@ class Agent:
         reply = self.call(
             "run", timeout + 15, argv=list(argv), user=user, stdin=stdin, timeout=timeout, env=env and dict(env)
         )
-        return Result(
-            tuple(argv), reply["status"], reply["stdout"], reply["stderr"], reply["seconds"], reply["at"]
-        )
+        return Result(tuple(argv), reply["status"], reply["stdout"], reply["stderr"], reply["seconds"], reply["at"])
 
     def close(self) -> None:
         with self._lock:

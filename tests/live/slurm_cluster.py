@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tests.live.cluster import QPUS, Cluster, JobView
 from tests.live.hosts import ROOT, Agent, HostLost, Project, Result, docker
 
-T = TypeVar("T")
 COMPOSE = ROOT / "containers/slurm/docker-compose.yml"
 _ROLES = {"controller": "slurmctld", "accounting": "slurmdbd", "execution": "slurmd"}
 _STATES = {"PENDING": "pending", "CONFIGURING": "starting", "RUNNING": "running", "COMPLETING": "ending"}
@@ -192,12 +190,6 @@ def _view(line: str) -> JobView:
         nodes=field("NodeList"),
         comment=comment[1] if comment else "",
     )
-
-
-def all_at_once(count: int, call: Callable[[int], T]) -> list[T]:
-    """Call with 0…count-1 from threads and return the answers in order."""
-    with ThreadPoolExecutor(min(count, 16)) as pool:
-        return list(pool.map(call, range(count)))
 
 
 def unique_project() -> str:

@@ -11,9 +11,9 @@ def sessions(log: Iterable[Mapping[str, Any]], slots: int) -> tuple[list[str], d
     faults: list[str] = []
     open_now: dict[str, tuple[str, int]] = {}
     for row in log:
-        if row["event"] == "acquire":
-            token, key, wanted = str(row["token"]), str(row["key"]), int(row.get("slots", 1))
-            if any(key == other for other, _ in open_now.values()) and token not in open_now:
+        if row["event"] == "acquire" and not row.get("again"):
+            token, key, wanted = str(row["token"]), str(row["key"]), int(row["slots"])
+            if any(key == other for other, _ in open_now.values()):
                 faults.append(f"{key} was acquired twice (at {row['at']})")
             open_now[token] = (key, wanted)
             used = sum(count for _, count in open_now.values())
@@ -21,4 +21,4 @@ def sessions(log: Iterable[Mapping[str, Any]], slots: int) -> tuple[list[str], d
                 faults.append(f"{used} of {slots} slots were in use (at {row['at']}): {sorted(open_now.values())}")
         elif row["event"] == "release":
             open_now.pop(str(row["token"]), None)
-    return faults, {key: count for key, count in open_now.values()}
+    return faults, dict(open_now.values())
