@@ -1,0 +1,137 @@
+"""The child side of a worker: constructs providers and answers one call at a time, until its pipe ends."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict
+from typing import Any
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.facts import Observation
+from qtandem.core.providers.base import PROVIDERS, Capabilities, Provider, ProviderSpec, TaskReport
+from qtandem.core.providers.frames import Channel, FrameError, confine, die_with_parent
+
+METHODS = frozenset(
+    {
+        "observe", "acquire", "release", "find_session", "target", "task_start", "find_task", "task_status",
+        "task_result", "task_logs", "task_stop", "metadata",
+    }
+)  # fmt: skip
+ENTRY_POINTS = "qtandem.providers"
+
+
+def main() -> None:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = Channel.claim_stdio()
+    first = channel.read()
+    if first is None:
+        return
+    confine(int(first[0]["memory"]))
+    status = _serve(channel, Providers())
+    sys.stderr.flush()
+    # Threads of an SDK must not keep a worker alive that nobody listens to.
+    os._exit(status)
+
+
+def load(type_: str) -> type[Provider]:
+    """The provider class of a type: the in-tree table first, then entry points; raises `no-provider`."""
+    path = PROVIDERS.get(type_) or _entry_point(type_)
+    if path is None:
+        raise QtandemError("no-provider", f"There is no provider for the type {type_!r}")
+    module, _, name = path.partition(":")
+    try:
+        found: type[Provider] = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise QtandemError("no-provider", f"The provider for {type_!r} cannot be loaded", cause=str(error)) from error
+    return found
+
+
+class Providers:
+    """The providers of this process, by resource."""
+
+    def __init__(self) -> None:
+        self._providers: dict[str, Provider] = {}
+
+    def open(self, spec: ProviderSpec) -> None:
+        # Not the class's own call, so that type checkers need no constructor in the protocol.
+        make: Any = load(spec.type)
+        self._providers[spec.resource] = make(spec)
+
+    def call(self, message: dict[str, Any]) -> object:
+        if message.get("spec") is not None:
+            self.open(ProviderSpec(**message["spec"]))
+        method = message["method"]
+        if method == "ping":
+            return None
+        provider = self._providers[message["resource"]]
+        if method == "capabilities":
+            return provider.capabilities
+        if method not in METHODS:
+            raise QtandemError("unsupported", f"Providers have no method {method!r}")
+        return getattr(provider, method)(*message["args"])
+
+    def busy(self) -> bool:
+        """Whether a provider works in the background, so that this process should not be chosen to end."""
+        return any(getattr(provider, "busy", False) for provider in self._providers.values())
+
+
+def _serve(channel: Channel, providers: Providers) -> int:
+    while True:
+        try:
+            request = channel.read()
+        except FrameError:
+            return 1
+        if request is None:
+            return 0
+        try:
+            answer, text = _answer(providers, request[0])
+            channel.write(dict(answer, busy=providers.busy()), text)
+        except BrokenPipeError:
+            return 0
+        except (MemoryError, FrameError) as error:
+            channel.write({"ok": False, "last": True, "error": _too_big(error)})
+            return 3
+
+
+def _answer(providers: Providers, message: dict[str, Any]) -> tuple[dict[str, object], str | None]:
+    try:
+        value = providers.call(message)
+    except QtandemError as error:
+        return {"ok": False, "error": error.to_wire()}, None
+    except MemoryError:
+        raise
+    except Exception as error:
+        # The port says that anything else is the provider's fault; the trace goes to the bounded stderr.
+        traceback.print_exc()
+        failed = QtandemError("vendor-error", "The provider failed", cause=f"{type(error).__name__}: {error}")
+        return {"ok": False, "error": failed.to_wire()}, None
+    if isinstance(value, str):
+        return {"ok": True}, value
+    return {"ok": True, "value": _plain(value)}, None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Observation):
+        return value.model_dump(mode="json")
+    if isinstance(value, TaskReport):
+        return asdict(value)
+    if isinstance(value, Capabilities):
+        return asdict(value) | {"payloads": sorted(value.payloads)}
+    return value
+
+
+def _too_big(error: Exception) -> dict[str, object]:
+    why = "ran out of memory" if isinstance(error, MemoryError) else f"answered too much: {error}"
+    return QtandemError("vendor-error", f"The provider {why}").to_wire()
+
+
+def _entry_point(type_: str) -> str | None:
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=ENTRY_POINTS, name=type_)
+    return next((point.value for point in found), None)

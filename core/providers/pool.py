@@ -1,0 +1,330 @@
+"""The bounded set of worker processes through which the daemon calls every vendor."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+import psutil
+import structlog
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.facts import Observation
+from qtandem.core.providers.base import ProviderSpec, TaskReport, TaskState
+from qtandem.core.providers.frames import FrameError
+from qtandem.core.providers.worker import Answer, Worker, WorkerDied
+
+Purpose = Literal["observe", "execute"]
+_SECRET_KEY = re.compile(r"key|token|secret|passw|credential|auth|crn", re.IGNORECASE)
+_PING_S = 1.0
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """One worker. `pid` is None while none runs; `rss` in bytes includes what the worker itself started."""
+
+    type: str
+    purpose: Purpose
+    resources: tuple[str, ...]
+    pid: int | None
+    rss: int
+    calls: int
+    kills: int
+
+
+@dataclass(eq=False, slots=True)
+class _Lane:
+    """The queue in front of one worker; the lock is first come, first served."""
+
+    type: str
+    purpose: Purpose
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    worker: Worker | None = None
+    told: dict[str, ProviderSpec] = field(default_factory=dict)
+    used_at: float = 0.0
+    calls: int = 0
+    kills: int = 0
+
+
+class Workers:
+    """Calls to providers, one warm child a type, credential and purpose, at most `limit` children.
+
+    Every call runs to its end or its deadline even when its caller is cancelled, so that a child is never
+    left in the middle of an answer. `memory_bytes` bounds the address space of each child.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, ProviderSpec],
+        limit: int = 16,
+        deadline_s: float = 30.0,
+        *,
+        memory_bytes: int = 4 << 30,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._specs = dict(specs)
+        self._limit = limit
+        self._deadline_s = deadline_s
+        self._memory_bytes = memory_bytes
+        self._clock = clock
+        self._lanes: dict[tuple[str, str, Purpose], _Lane] = {}
+        self._running: set[asyncio.Task[object]] = set()
+        self._idle = asyncio.Event()
+        self._live = 0
+        self._closed = False
+
+    async def call(
+        self,
+        resource: str,
+        method: str,
+        *args: object,
+        purpose: Purpose = "observe",
+        deadline_s: float | None = None,
+    ) -> object:
+        """Call a provider's method and return what it returns.
+
+        The deadline counts from when the child gets the call. Raises what the provider raised, `vendor-timeout`
+        at the deadline (the child is killed), `vendor-error` when the child crashed, flooded or babbled.
+        """
+        spec = self._specs.get(resource)
+        if spec is None:
+            raise QtandemError("unknown-resource", f"No resource is called {resource!r}")
+        if self._closed:
+            raise QtandemError("not-available", "The daemon is stopping")
+        deadline = self._deadline_s if deadline_s is None else deadline_s
+        task = asyncio.create_task(self._serve(spec, method, args, purpose, deadline))
+        self._running.add(task)
+        task.add_done_callback(self._forget)
+        return await asyncio.shield(task)
+
+    async def acquire(self, resource: str, key: str, slots: int) -> str:
+        return str(await self.call(resource, "acquire", key, slots, purpose="execute"))
+
+    async def release(self, resource: str, token: str) -> None:
+        await self.call(resource, "release", token, purpose="execute")
+
+    async def find_session(self, resource: str, key: str) -> str | None:
+        found = await self.call(resource, "find_session", key, purpose="execute")
+        return None if found is None else str(found)
+
+    async def update(self, specs: Mapping[str, ProviderSpec]) -> None:
+        """Take over a new configuration: workers that nothing refers to any more end when they are idle."""
+        self._specs = dict(specs)
+        wanted = {_group(spec) for spec in specs.values()}
+        for key, lane in list(self._lanes.items()):
+            if key[:2] not in wanted:
+                async with lane.lock:
+                    del self._lanes[key]
+                    await self._drop(lane)
+
+    async def close(self) -> None:
+        """Kill what still runs and end all children."""
+        self._closed = True
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        await asyncio.gather(*(lane.worker.close() for lane in self._lanes.values() if lane.worker))
+        self._lanes.clear()
+        self._live = 0
+
+    def stats(self) -> list[WorkerStats]:
+        return [_stats(lane) for lane in self._lanes.values()]
+
+    def _forget(self, task: asyncio.Task[object]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _serve(
+        self, spec: ProviderSpec, method: str, args: tuple[object, ...], purpose: Purpose, deadline_s: float
+    ) -> object:
+        key = (*_group(spec), purpose)
+        while True:
+            lane = self._lanes.setdefault(key, _Lane(spec.type, purpose))
+            async with lane.lock:
+                if self._lanes.get(key) is not lane:
+                    continue
+                answer = await self._serve_in(lane, spec, method, args, deadline_s)
+            self._idle.set()
+            return _outcome(answer, method, spec)
+
+    async def _serve_in(
+        self, lane: _Lane, spec: ProviderSpec, method: str, args: tuple[object, ...], deadline_s: float
+    ) -> Answer:
+        worker = await self._ready(lane, deadline_s)
+        lane.calls += 1
+        lane.used_at = self._clock()
+        try:
+            return await self._ask(lane, worker, spec, method, args, deadline_s)
+        finally:
+            if not worker.alive:
+                await self._drop(lane)
+
+    async def _ask(
+        self,
+        lane: _Lane,
+        worker: Worker,
+        spec: ProviderSpec,
+        method: str,
+        args: tuple[object, ...],
+        deadline_s: float,
+    ) -> Answer:
+        message: dict[str, object] = {"resource": spec.resource, "method": method, "args": args}
+        if lane.told.get(spec.resource) != spec:
+            message["spec"] = asdict(spec) | {"settings": dict(spec.settings)}
+        try:
+            answer = await worker.call(message, deadline_s)
+        except TimeoutError:
+            lane.kills += 1
+            _log.warning("worker_killed", resource=spec.resource, method=method, pid=worker.pid, why="deadline")
+            raise QtandemError(
+                "vendor-timeout", f"{spec.resource} did not answer {method} within {deadline_s:g} s"
+            ) from None
+        except WorkerDied as error:
+            lane.kills += 1
+            why = redact(str(error), spec.settings)
+            _log.warning("worker_died", resource=spec.resource, method=method, pid=worker.pid, why=why)
+            raise QtandemError(
+                "vendor-error", f"The provider of {spec.resource} failed in {method}", cause=why
+            ) from None
+        except FrameError as error:
+            raise QtandemError(
+                "too-large", f"The call {method} to {spec.resource} is too large", cause=str(error)
+            ) from None
+        except asyncio.CancelledError:
+            await worker.kill()
+            raise
+        if worker.alive:
+            lane.told[spec.resource] = spec
+        else:
+            lane.kills += 1
+        return answer
+
+    async def _ready(self, lane: _Lane, deadline_s: float) -> Worker:
+        """The lane's worker, started if there is none; the lane is locked."""
+        if lane.worker is not None and lane.worker.alive:
+            return lane.worker
+        await self._drop(lane)
+        until = self._clock() + deadline_s
+        while self._live >= self._limit and not await self._evict():
+            if self._clock() > until:
+                raise QtandemError("vendor-timeout", f"All {self._limit} workers were busy for {deadline_s:g} s")
+            self._idle.clear()
+            # A worker that ends its background work tells nobody: look again after a while.
+            await _wait(self._idle, min(_PING_S, deadline_s))
+        self._live += 1
+        try:
+            lane.worker = await Worker.start(self._memory_bytes)
+        except OSError as error:
+            self._live -= 1
+            raise QtandemError("vendor-error", "No worker process can be started", cause=str(error)) from error
+        _log.debug("worker_started", type=lane.type, purpose=lane.purpose, pid=lane.worker.pid)
+        return lane.worker
+
+    async def _evict(self) -> bool:
+        """End the worker that has been idle longest and does nothing in the background.
+
+        True when there is room for one more worker.
+        """
+        idle = [lane for lane in self._lanes.values() if lane.worker and not lane.lock.locked()]
+        for lane in sorted(idle, key=lambda lane: lane.used_at):
+            async with lane.lock:
+                if lane.worker is None or await _still_busy(lane.worker):
+                    continue
+                await self._drop(lane)
+            if self._live < self._limit:
+                return True
+        return False
+
+    async def _drop(self, lane: _Lane) -> None:
+        worker, lane.worker = lane.worker, None
+        lane.told.clear()
+        if worker is not None:
+            try:
+                await worker.close()
+            finally:
+                self._live -= 1
+
+
+def redact(text: str, settings: Mapping[str, str]) -> str:
+    """The text without any value of the settings that is, or may be, a secret."""
+    for key, value in settings.items():
+        if value and _may_be_secret(key, value):
+            text = text.replace(value, "***")
+    return text
+
+
+def _may_be_secret(key: str, value: str) -> bool:
+    if _SECRET_KEY.search(key):
+        return True
+    return len(value) >= 16 and not value.startswith("/") and ("://" not in value or "@" in value)
+
+
+def _outcome(answer: Answer, method: str, spec: ProviderSpec) -> object:
+    if not answer.ok:
+        wire = {
+            key: redact(value, spec.settings) if isinstance(value, str) else value
+            for key, value in (answer.error or {}).items()
+        }
+        raise QtandemError.from_wire(wire)
+    try:
+        return _revive(answer.value, method)
+    except (ValueError, TypeError, KeyError) as error:
+        raise QtandemError(
+            "vendor-error", f"The provider of {spec.resource} answered {method} wrongly", cause=str(error)
+        ) from error
+
+
+def _revive(value: object, method: str) -> object:
+    if method == "observe":
+        return Observation.model_validate(value)
+    if method == "task_status" and isinstance(value, dict):
+        return TaskReport(**value | {"state": TaskState(value["state"])})
+    return value
+
+
+def _group(spec: ProviderSpec) -> tuple[str, str]:
+    """What shares a worker: one type with the same settings, told apart without keeping a secret as a key."""
+    canonical = json.dumps(sorted(spec.settings.items()))
+    return spec.type, hashlib.sha256(canonical.encode()).hexdigest()
+
+
+async def _still_busy(worker: Worker) -> bool:
+    if not worker.busy:
+        return False
+    try:
+        return (await worker.call({"method": "ping"}, _PING_S)).busy
+    except (TimeoutError, WorkerDied):
+        return False
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+def _stats(lane: _Lane) -> WorkerStats:
+    worker = lane.worker
+    pid = worker.pid if worker is not None and worker.alive else None
+    return WorkerStats(lane.type, lane.purpose, tuple(sorted(lane.told)), pid, _rss(pid), lane.calls, lane.kills)
+
+
+def _rss(pid: int | None) -> int:
+    if pid is None:
+        return 0
+    total = 0
+    try:
+        process = psutil.Process(pid)
+        for each in [process, *process.children(recursive=True)]:
+            total += each.memory_info().rss
+    except psutil.Error:
+        return total
+    return total
