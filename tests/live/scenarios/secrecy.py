@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.live.scenarios.main_job import TASK
 
 # The seeded secrets: files of the site, and what was made at install. Read by root on the daemon's host.
 SEEDS = "/etc/qtandem/secrets/* /etc/qtandem/master.key"
-KEYS = "/etc/qtandem/tls/*.key"
+KEYS = "/etc/qtandem/tls/*.key /etc/qtandem/tls/*.pem"
 EVERYWHERE = "/etc /run /var /tmp /home /dev/shm /opt/qtandem/etc /usr/libexec/qtandem"
 
 
@@ -23,7 +24,8 @@ def _seeds(cluster: Cluster) -> list[str]:
     raw = [base64.b64decode(line) for line in found.splitlines()]
     for host in (cluster.control, *cluster.workers):
         keys = cluster.shell(host, f"cat {KEYS} 2>/dev/null").stdout
-        raw += [line.encode() for line in keys.splitlines() if len(line) > 40 and "-----" not in line]
+        for block in re.findall(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\n(.*?)-----END", keys, re.DOTALL):
+            raw += [line.encode() for line in block.splitlines()]
     config = cluster.shell(cluster.control, "cat /etc/qtandem/qrmi_config.json").check().stdout
     for entry in json.loads(config)["resources"]:
         raw += [value.encode() for key, value in entry["environment"].items() if "KEY" in key or "TOKEN" in key]
