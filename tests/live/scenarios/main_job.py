@@ -23,14 +23,17 @@ TASK = f"""cat > $HOME/bell.qasm <<'END'
 qtandem task run --shots 200 --json $HOME/bell.qasm
 """
 
+# A program of the qrmi library, with its import changed.
 PROGRAM = f"""#!/opt/qtandem/bin/python
-import json
-from qtandem.core.client import Payload, QRMIService
+import time
+from qtandem.core.client import Payload, QRMIService, TaskStatus
 
 [resource] = QRMIService().resources()
 token = resource.acquire()
-task = resource.task_start(Payload.QasmTest({BELL!r}, 100)) if hasattr(Payload, "QasmTest") else None
-print(json.dumps({{"token": token, "id": resource.resource_id(), "task": task}}))
+task = resource.task_start(Payload.QASM2({BELL!r}, 100))
+while resource.task_status(task) in (TaskStatus.Queued, TaskStatus.Running):
+    time.sleep(0.1)
+print(resource.task_result(task).value)
 resource.release(token)
 """
 
@@ -56,6 +59,14 @@ def test_a_job_runs_a_task_and_gets_counts(cluster: Cluster) -> None:
     rows = rows["usage"] if isinstance(rows, dict) else rows
     [mine] = [row for row in rows if row["run"].split(":")[2].partition(".")[0] == job]
     assert (mine["user"], mine["resource"], mine["tasks"], mine["shots"]) == ("alice", "east", 1, 200)
+
+
+def test_a_program_of_the_qrmi_library_runs_as_it_is(cluster: Cluster) -> None:
+    job = cluster.submit(PROGRAM, qpu="south")
+    view = cluster.wait_state(job, "ended", within=60)
+    assert view.outcome == "completed", cluster.output(job)
+    assert sum(_counts(cluster.output(job)).values()) == 100
+    agreed(cluster)
 
 
 @pytest.mark.parametrize("host", ["c1", "c2"])
