@@ -108,14 +108,14 @@ def server_fingerprint(tls_dir: Path) -> str:
 def issue_token(tls_dir: Path, node: str, now: float, ttl_s: float = TOKEN_TTL_S) -> str:
     """A new one-time token for `node`. Only its hash is kept: it cannot be shown again."""
     token = secrets.token_urlsafe(32)
-    with closing(_register(tls_dir)) as nodes:
+    with _register(tls_dir) as nodes:
         nodes.add_token(token, certificates.node_name(node), now, ttl_s)
     return token
 
 
 def listing(tls_dir: Path, now: float) -> list[Node]:
     """Every certificate that was issued, by node, oldest first."""
-    with closing(_register(tls_dir)) as nodes:
+    with _register(tls_dir) as nodes:
         return nodes.certificates(now)
 
 
@@ -124,7 +124,7 @@ def revoke(tls_dir: Path, node: str, now: float) -> int:
 
     Raises `not-enrolled` for a node that was never enrolled.
     """
-    with closing(_register(tls_dir)) as nodes:
+    with _register(tls_dir) as nodes:
         known = any(row.node == node for row in nodes.certificates(now))
         count = nodes.revoke(node, now)
     if not known:

@@ -60,6 +60,12 @@ class Nodes:
     def close(self) -> None:
         self._db.close()
 
+    def __enter__(self) -> Nodes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def add_token(self, token: str, node: str, now: float, ttl_s: float) -> None:
         with self.transaction():
             self._db.execute("delete from tokens where expires_at < ?", (now - _KEEP_TOKENS_S,))

@@ -31,7 +31,7 @@ def listen_unix(path: Path, mode: int = 0o666, backlog: int = 1024) -> socket.so
     except OSError as error:
         listener.close()
         temporary.unlink(missing_ok=True)
-        raise QtandemError("bad-config", f"Cannot listen on {path}", cause=error.strerror) from error
+        raise QtandemError("bad-config", f"Cannot listen on {path}", cause=error.strerror or str(error)) from error
     return listener
 
 

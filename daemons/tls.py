@@ -1,7 +1,7 @@
 """Mutual TLS between relays and the daemon: TLS 1.3 only, and who is at the other end.
 
 One port serves enrolled nodes and those that enrol. A client certificate is therefore optional in the
-handshake, and `only_nodes` asks for it on every call but those of enrolment. A second port would be one more hole in
+handshake, and `caller` asks for it on every call but those of enrolment. A second port would be one more hole in
 every site's firewall, and would not spare the check of each call: revocation must hold at once, on connections
 that are open already too. A certificate that *is* shown but is expired or not of our authority fails the
 handshake itself.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -29,8 +28,6 @@ ENROL_PATH, RENEW_PATH = "/v1/enrol", "/v1/enrol/renew"
 CA, CA_KEY, SERVER, NODE, REGISTER = "ca.pem", "ca.key", "server.pem", "node.pem", "nodes.db"
 _UID_MAX = 2**32 - 1
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -38,9 +35,6 @@ class Caller:
 
     uid: int
     node: str | None = None
-
-
-CALLER = "caller"
 
 
 def server_context(tls_dir: Path) -> ssl.SSLContext:
@@ -101,19 +95,9 @@ def is_tls(transport: asyncio.BaseTransport | None) -> bool:
     return transport is not None and transport.get_extra_info("ssl_object") is not None
 
 
-def only_nodes(nodes: Nodes | None, clock: Callable[[], float]) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """A middleware that puts the `Caller` into `request[CALLER]`, or lets `QtandemError` go up to the one outside.
-
-    Good for both listeners; only enrolment passes without a caller, and looks at the certificate itself.
-    """
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if request.path not in (ENROL_PATH, RENEW_PATH) or not is_tls(request.transport):
-            request[CALLER] = caller(request, nodes, clock())
-        return await handler(request)
-
-    return middleware
+def is_enrolment(request: web.BaseRequest) -> bool:
+    """The calls that pass without a `caller`: their handlers look at token and certificate themselves."""
+    return is_tls(request.transport) and request.path in (ENROL_PATH, RENEW_PATH)
 
 
 def _harden(context: ssl.SSLContext, tls_dir: Path, own: str) -> ssl.SSLContext:

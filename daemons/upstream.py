@@ -74,6 +74,11 @@ class Upstream:
             except (aiohttp.ClientError, TimeoutError) as error:
                 raise self._away(error) from error
 
+    @property
+    def under_way(self) -> int:
+        """Calls on the present connections that have not ended."""
+        return self._pool.users if self._pool else 0
+
     def renew(self) -> None:
         """Use fresh connections, and the certificate that is on disk now; calls under way go on to their end."""
         pool, self._pool = self._pool, None
