@@ -57,14 +57,13 @@ class Providers:
     def __init__(self) -> None:
         self._providers: dict[str, Provider] = {}
 
-    def open(self, spec: ProviderSpec) -> None:
-        # Not the class's own call, so that type checkers need no constructor in the protocol.
-        make: Any = load(spec.type)
-        self._providers[spec.resource] = make(spec)
+    def has(self, resource: str | None) -> bool:
+        return resource in self._providers
 
     def call(self, message: dict[str, Any]) -> object:
+        """What the called method returns; a message with a `spec` (re)opens its resource first."""
         if message.get("spec") is not None:
-            self.open(ProviderSpec(**message["spec"]))
+            self._open(ProviderSpec(**message["spec"]))
         method = message["method"]
         if method == "ping":
             return None
@@ -74,6 +73,12 @@ class Providers:
         if method not in METHODS:
             raise QtandemError("unsupported", f"Providers have no method {method!r}")
         return getattr(provider, method)(*message["args"])
+
+    def _open(self, spec: ProviderSpec) -> None:
+        self._providers.pop(spec.resource, None)
+        # The protocol says nothing of constructors.
+        make: Any = load(spec.type)
+        self._providers[spec.resource] = make(spec)
 
     def busy(self) -> bool:
         """Whether a provider works in the background, so that this process should not be chosen to end."""
@@ -90,7 +95,8 @@ def _serve(channel: Channel, providers: Providers) -> int:
             return 0
         try:
             answer, text = _answer(providers, request[0])
-            channel.write(dict(answer, busy=providers.busy()), text)
+            answer |= {"busy": providers.busy(), "opened": providers.has(request[0].get("resource"))}
+            channel.write(answer, text)
         except BrokenPipeError:
             return 0
         except (MemoryError, FrameError) as error:

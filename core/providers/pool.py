@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -17,9 +17,10 @@ import structlog
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Observation
+from qtandem.core.providers import frames
 from qtandem.core.providers.base import ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.frames import FrameError
-from qtandem.core.providers.worker import Answer, Worker, WorkerDied
+from qtandem.core.providers.worker import CHILD, Answer, Worker, WorkerDied
 
 Purpose = Literal["observe", "execute"]
 _SECRET_KEY = re.compile(r"key|token|secret|passw|credential|auth|crn", re.IGNORECASE)
@@ -58,7 +59,8 @@ class Workers:
     """Calls to providers, one warm child a type, credential and purpose, at most `limit` children.
 
     Every call runs to its end or its deadline even when its caller is cancelled, so that a child is never
-    left in the middle of an answer. `memory_bytes` bounds the address space of each child.
+    left in the middle of an answer. `memory_bytes` bounds the address space of each child; `command` is a
+    child's argv, if it is not to be this interpreter with `child.main`.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Workers:
         deadline_s: float = 30.0,
         *,
         memory_bytes: int = 4 << 30,
+        command: Sequence[str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._specs = dict(specs)
         self._limit = limit
         self._deadline_s = deadline_s
         self._memory_bytes = memory_bytes
+        self._command = frames.command(CHILD) if command is None else list(command)
         self._clock = clock
         self._lanes: dict[tuple[str, str, Purpose], _Lane] = {}
         self._running: set[asyncio.Task[object]] = set()
@@ -103,7 +107,12 @@ class Workers:
         task = asyncio.create_task(self._serve(spec, method, args, purpose, deadline))
         self._running.add(task)
         task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled() and self._closed:
+                raise QtandemError("not-available", "The daemon is stopping") from None
+            raise
 
     async def acquire(self, resource: str, key: str, slots: int) -> str:
         return str(await self.call(resource, "acquire", key, slots, purpose="execute"))
@@ -122,7 +131,7 @@ class Workers:
         for key, lane in list(self._lanes.items()):
             if key[:2] not in wanted:
                 async with lane.lock:
-                    del self._lanes[key]
+                    self._lanes.pop(key, None)
                     await self._drop(lane)
 
     async def close(self) -> None:
@@ -152,8 +161,10 @@ class Workers:
             async with lane.lock:
                 if self._lanes.get(key) is not lane:
                     continue
-                answer = await self._serve_in(lane, spec, method, args, deadline_s)
-            self._idle.set()
+                try:
+                    answer = await self._serve_in(lane, spec, method, args, deadline_s)
+                finally:
+                    self._idle.set()
             return _outcome(answer, method, spec)
 
     async def _serve_in(
@@ -202,10 +213,9 @@ class Workers:
         except asyncio.CancelledError:
             await worker.kill()
             raise
-        if worker.alive:
+        if answer.opened:
             lane.told[spec.resource] = spec
-        else:
-            lane.kills += 1
+        lane.kills += answer.last
         return answer
 
     async def _ready(self, lane: _Lane, deadline_s: float) -> Worker:
@@ -222,7 +232,7 @@ class Workers:
             await _wait(self._idle, min(_PING_S, deadline_s))
         self._live += 1
         try:
-            lane.worker = await Worker.start(self._memory_bytes)
+            lane.worker = await Worker.start(self._command, self._memory_bytes)
         except OSError as error:
             self._live -= 1
             raise QtandemError("vendor-error", "No worker process can be started", cause=str(error)) from error

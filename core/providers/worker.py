@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -24,13 +25,17 @@ class WorkerDied(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A child's answer: the value or the wire form of an error. `last`: the child ends after it."""
+    """A child's answer: the value or the wire form of an error. `last`: the child ends after it.
+
+    `opened`: the child now has the provider of the resource that was called.
+    """
 
     ok: bool
     value: object = None
     error: dict[str, object] | None = None
     busy: bool = False
     last: bool = False
+    opened: bool = False
 
 
 class Worker:
@@ -46,10 +51,10 @@ class Worker:
         self.busy = False
 
     @classmethod
-    async def start(cls, memory_bytes: int) -> Self:
+    async def start(cls, command: Sequence[str], memory_bytes: int) -> Self:
         """A fresh child whose environment is scrubbed; secrets reach it by its pipe only."""
         process = await asyncio.create_subprocess_exec(
-            *frames.command(CHILD),
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -163,6 +168,7 @@ def _read_answer(message: dict[str, Any]) -> Answer:
         error=error,
         busy=bool(message.get("busy")),
         last=bool(message.get("last")),
+        opened=bool(message.get("opened")),
     )
 
 

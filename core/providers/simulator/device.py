@@ -306,9 +306,12 @@ class SimulatedDevice:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         # Two processes that turn a new file to WAL at once fail each other, whatever the time-out.
-        with (self.path / "open.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(folder)
 
     def _end(self, task: str, state: TaskState, reason: str) -> None:
         self._db.execute(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Concatenate, ParamSpec, TypeVar
 
 from qtandem.core.errors import QtandemError
@@ -226,6 +227,8 @@ class SimulatorProvider:
         if kind not in PAYLOADS:
             takes = ", ".join(sorted(PAYLOADS))
             raise QtandemError("bad-payload", f"The simulator takes {takes}, not {kind!r}")
+        if find_spec("qiskit_aer") is None:
+            raise QtandemError("no-provider", "Qiskit Aer is not installed", remedy="pip install 'qtandem[simulator]'")
         _engines().check({"op": "check", "payload": dict(payload), "options": self._engine_options()})
 
     def _engine_options(self) -> dict[str, object]:

@@ -27,6 +27,7 @@ ENGINE = "qtandem.core.providers.simulator.engine"
 # How soon a task that another process queued, stopped or re-opened is noticed.
 _LOOK_S = 1.0
 _TRIES = 2
+_CHECK_S = 15.0
 
 
 class EngineDied(Exception):
@@ -41,7 +42,6 @@ class Engine:
             frames.command(ENGINE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             cwd="/",
             env=frames.environment(),
         )
@@ -92,9 +92,12 @@ class Engines:
         with self._check:
             engine = self._take()
             try:
-                return engine.request(message, lambda: True)[0]
+                until = time.monotonic() + _CHECK_S
+                return engine.request(message, lambda: time.monotonic() < until)[0]
             except EngineDied as error:
-                raise QtandemError("bad-payload", "The payload brings the simulator down", cause=str(error)) from error
+                raise QtandemError(
+                    "bad-payload", "The simulator cannot digest the payload", cause=str(error)
+                ) from error
             finally:
                 self._give_back(engine)
 
@@ -178,11 +181,13 @@ class Runner:
             except EngineDied:
                 if attempt == _TRIES or not self._device.is_running(task.id):
                     raise
-        while (left := started + self._device.knobs().task_s - time.monotonic()) > 0:
+        least = self._device.knobs().task_s
+        while (left := started + least - time.monotonic()) > 0:
             if not self._device.is_running(task.id):
                 return
             self._news.wait(min(left, _LOOK_S))
-        self._device.finish_task(task.id, text or "", int(answer["shots"]), time.monotonic() - started)
+        usage_s = max(float(answer["seconds"]), least)
+        self._device.finish_task(task.id, text or "", int(answer["shots"]), usage_s)
 
     def _once(self, task: Task) -> tuple[dict[str, Any], str | None]:
         with self._engines.one() as engine:
