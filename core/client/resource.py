@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from qtandem.core.client.calls import as_object, as_rows, as_text, find_resource, wait_for_task
-from qtandem.core.client.environment import RUN, TOKEN_SUFFIX, get_job_qpu_resources_and_types, job_type
+from qtandem.core.client.environment import RUN, get_job_qpu_resources_and_types, job_type
 from qtandem.core.client.errors import EnvVarNotSetError, QrmiError, as_qrmi
 from qtandem.core.client.transport import DEADLINE_S, Daemon
 from qtandem.core.client.types import (
@@ -170,23 +170,20 @@ class QuantumResource:
         return find_resource(self._daemon, self._id)
 
     def _find_lease(self) -> str:
+        """Of the caller's held leases on this resource: the run's in a job, else a claim's, else the only one."""
+        mine = [lease for lease in as_rows(self._daemon.get("leases", mine="1"), "leases") if lease["state"] == "held"]
+        held = [lease for lease in mine if lease["resource"] == self._id]
+        if not held:
+            name = self._row()["name"]
+            held = [lease for lease in mine if lease["resource"] == name]
         run = os.environ.get(RUN)
-        if run:
-            granted = as_object(as_object(self._daemon.get("runs", run, "environment"))["env"])
-            token = granted.get(self._id + TOKEN_SUFFIX)
-            if token is None:
-                token = granted.get(str(self._row()["native"]) + TOKEN_SUFFIX)
-            if token is None:
-                raise QtandemError("no-lease", f"Run {run} holds no lease on {self._id}")
-            return str(token)
-        if token := os.environ.get(self._id + TOKEN_SUFFIX):
-            return token
-        names = {self._id, str(self._row()["name"])}
-        for claim in as_rows(self._daemon.get("claims"), "claims"):
-            for lease in claim["leases"]:
-                if lease["resource"] in names and lease["state"] == "held" and lease["uid"] == os.getuid():
-                    return str(lease["id"])
-        raise QtandemError("no-lease", f"Neither a job nor a claim of yours holds a lease on {self._id} here")
+        of_run = [lease for lease in held if run and lease["owner"] == f"run {run}"]
+        of_claim = [lease for lease in held if lease["owner"].startswith("claim ")]
+        chosen = of_run or of_claim or (held if len(held) == 1 and not run else [])
+        if not chosen:
+            where = f"Run {run}" if run else "Neither a job nor a claim of yours"
+            raise QtandemError("no-lease", f"{where} holds {'no' if run else 'a'} lease on {self._id}")
+        return str(chosen[0]["id"])
 
 
 @contextmanager

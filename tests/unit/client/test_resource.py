@@ -1,4 +1,3 @@
-import os
 import threading
 
 import pytest
@@ -12,40 +11,46 @@ from tests.fakes.daemon import FakeDaemon, lease, resource, task
 RUN = "local:local:1.0"
 
 
-def in_job(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, **env: str) -> None:
+def in_job(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, *leases: dict) -> None:
     monkeypatch.setenv("QTANDEM_RUN", RUN)
-    daemon.routes["GET /runs/*/environment"] = {"run": RUN, "uid": 0, "env": env}
+    daemon.routes["GET /leases"] = {"leases": list(leases)}
     daemon.routes["GET /tasks"] = {"tasks": []}
 
 
 def test_acquire_in_a_job_is_the_lease_of_the_run(daemon, monkeypatch):
-    in_job(daemon, monkeypatch, fez_QRMI_JOB_ACQUISITION_TOKEN="l-7")
-    monkeypatch.setenv("fez_QRMI_JOB_ACQUISITION_TOKEN", "somebody-else")
+    other = lease(id="l-1", owner="run local:local:2.0")
+    in_job(daemon, monkeypatch, other, lease(id="l-6", state="releasing"), lease(id="l-7"))
+    monkeypatch.setenv("fez_QRMI_JOB_ACQUISITION_TOKEN", "l-1")
     assert QuantumResource("fez", ResourceType.Simulator).acquire() == "l-7"
+    assert daemon.called("GET", "/leases")[0].query == {"mine": "1"}
 
 
 def test_a_resource_whose_name_shells_do_not_take_is_found_by_both_names(daemon, monkeypatch):
-    in_job(daemon, monkeypatch, ibm_x_QRMI_JOB_ACQUISITION_TOKEN="l-8")
+    in_job(daemon, monkeypatch, lease(id="l-8", resource="ibm-x"))
     assert QuantumResource("ibm-x").acquire() == "l-8"
     assert QuantumResource("ibm_x").acquire() == "l-8"
 
 
 def test_acquire_without_a_lease_says_so(daemon, monkeypatch):
-    in_job(daemon, monkeypatch)
+    in_job(daemon, monkeypatch, lease(owner="run local:local:2.0"))
     with pytest.raises(client.QrmiError, match="holds no lease on fez") as caught:
         QuantumResource("fez").acquire()
     assert caught.value.code == "no-lease"
 
 
-def test_acquire_outside_a_job_uses_a_claim_of_the_caller(daemon):
-    own = lease(id="l-2", uid=os.getuid(), owner="claim c")
-    other = lease(id="l-1", uid=os.getuid() + 1, owner="claim d")
-    daemon.routes["GET /claims"] = {"claims": [{"id": "d", "leases": [other]}, {"id": "c", "leases": [own]}]}
+def test_acquire_outside_a_job_uses_a_claim(daemon):
+    of_run = lease(id="l-1")
+    daemon.routes["GET /leases"] = {"leases": [of_run, lease(id="l-2", owner="claim c")]}
     assert QuantumResource("fez").acquire() == "l-2"
+    daemon.routes["GET /leases"] = {"leases": [of_run]}
+    assert QuantumResource("fez").acquire() == "l-1"
+    daemon.routes["GET /leases"] = {"leases": [of_run, lease(id="l-3", owner="run local:local:2.0")]}
+    with pytest.raises(client.QrmiError, match="Neither a job nor a claim"):
+        QuantumResource("fez").acquire()
 
 
 def test_release_stops_only_what_is_under_way(daemon, monkeypatch):
-    in_job(daemon, monkeypatch, fez_QRMI_JOB_ACQUISITION_TOKEN="l-7")
+    in_job(daemon, monkeypatch, lease(id="l-7"))
     daemon.routes["GET /tasks"] = {
         "tasks": [task("running", id="a"), task("completed", id="b"), task("queued", id="c")]
     }
@@ -57,7 +62,7 @@ def test_release_stops_only_what_is_under_way(daemon, monkeypatch):
 
 
 def test_context_manager_takes_the_first_qpu_of_the_job_and_releases_it(daemon, monkeypatch):
-    in_job(daemon, monkeypatch, fez_QRMI_JOB_ACQUISITION_TOKEN="l-7")
+    in_job(daemon, monkeypatch, lease(id="l-7"))
     monkeypatch.setenv("QRMI_JOB_QPU_RESOURCES", "fez")
     monkeypatch.setenv("QRMI_JOB_QPU_TYPES", "simulator")
     with client.acquire() as qpu:
