@@ -1,0 +1,124 @@
+"""Calls of the managers' hooks: submit, start, end, and a run's environment."""
+
+from __future__ import annotations
+
+from aiohttp import web
+from ClusterShell.NodeSet import NodeSet, NodeSetParseError
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.managers import Manager
+from qtandem.core.runs import JobId, Run
+from qtandem.core.verdicts import Asker
+from qtandem.core.wire import (
+    EndAnswer,
+    EndCall,
+    EnvironmentAnswer,
+    StartCall,
+    SubmitAnswer,
+    SubmitCall,
+)
+from qtandem.daemons import people
+from qtandem.daemons.api import CALLER, CONTEXT, read, reply
+from qtandem.daemons.authority import Event, Right
+from qtandem.daemons.environment import find_run, run_environment
+from qtandem.daemons.lifecycle import users_fault
+
+MAX_NODES = 100_000
+
+
+async def submit(request: web.Request) -> web.Response:
+    """A reject is an answer like any other, so that a hook needs one parser."""
+    context = request.app[CONTEXT]
+    call = await read(request, SubmitCall)
+    manager = context.manager(call.manager, call.cluster)
+    right = context.authority.require(Event.SUBMIT, request[CALLER], manager=call.manager, owner=call.uid)
+    try:
+        answer = _submitted(request, manager, call, await _asker(call, right))
+    except QtandemError as error:
+        if not users_fault(error):
+            raise
+        answer = SubmitAnswer(verdict="reject", request=call.request, code=error.code, message=_said(error))
+    context.metrics.verdicts.labels("submit", answer.verdict).inc()
+    return reply(request, answer)
+
+
+async def start(request: web.Request) -> web.Response:
+    context = request.app[CONTEXT]
+    call = await read(request, StartCall)
+    manager = context.manager(call.manager, call.cluster)
+    context.authority.require(Event.START, request[CALLER], manager=call.manager)
+    run = Run(
+        id=_job(manager, call.job, call.index).run(call.attempt),
+        uid=call.uid,
+        user=call.user or await people.user_name(call.uid),
+        account=call.account or None,
+        partition=call.partition or None,
+        nodes=_nodes(call.nodes),
+        time_limit_s=call.time_limit_s,
+        can_requeue=call.can_requeue,
+    )
+    answer = await context.lifecycle.start(manager, run, manager.read_native(call.native))
+    context.metrics.verdicts.labels("start", answer.verdict).inc()
+    return reply(request, answer)
+
+
+async def end(request: web.Request) -> web.Response:
+    context = request.app[CONTEXT]
+    call = await read(request, EndCall)
+    manager = context.manager(call.manager, call.cluster)
+    context.authority.require(Event.END, request[CALLER], manager=call.manager)
+    job = _job(manager, call.job, call.index)
+    ended = await context.lifecycle.end(job, call.attempt, "the manager reported its end", call.exit_code)
+    return reply(request, EndAnswer(ended=ended))
+
+
+async def environment(request: web.Request) -> web.Response:
+    context = request.app[CONTEXT]
+    run = find_run(context.leases, request.match_info["run"])
+    manager = run.id.job.manager
+    caller = request[CALLER]
+    context.authority.require(Event.ENVIRONMENT, caller, manager=manager, owner=run.uid, nodes=run.nodes)
+    env = run_environment(context.catalog, run, context.leases.held(run.id), context.settings.daemon.socket)
+    return reply(request, EnvironmentAnswer(run=str(run.id), uid=run.uid, env=env))
+
+
+def _submitted(request: web.Request, manager: Manager, call: SubmitCall, asker: Asker) -> SubmitAnswer:
+    admitted = request.app[CONTEXT].lifecycle.submit(manager, call.request, call.native, asker)
+    if admitted is None:
+        return SubmitAnswer(verdict="none")
+    native = manager.native_request(admitted.grants)
+    return SubmitAnswer(verdict="admit", request=admitted.canonical, native=native)
+
+
+async def _asker(call: SubmitCall, right: Right) -> Asker:
+    """An ordinary caller's own words on who it is count for nothing: its uid does."""
+    user = call.user if right is Right.SERVICE and call.user else await people.user_name(call.uid)
+    return Asker(call.uid, user, call.account or None, _words(call.partition), _nodes(call.nodes))
+
+
+def _job(manager: Manager, job: str, index: int | None) -> JobId:
+    """Checked by reading it back, so that no other id can be smuggled into one."""
+    wanted = JobId(manager.name, manager.cluster, job, index)
+    if JobId.parse(str(wanted)) != wanted:
+        raise QtandemError("bad-request", f"{job[:80]!r} is not a job id of {manager.name}")
+    return wanted
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    if not text:
+        return ()
+    try:
+        nodes = NodeSet(text)
+        if len(nodes) <= MAX_NODES:
+            return tuple(nodes)
+    except NodeSetParseError as error:
+        raise QtandemError("bad-request", f"nodes={text[:80]!r}: {error}") from None
+    raise QtandemError("bad-request", f"{text[:80]!r} names more than {MAX_NODES} nodes")
+
+
+def _said(error: QtandemError) -> str:
+    return f"{error.message}. {error.remedy}" if error.remedy else error.message

@@ -1,0 +1,119 @@
+"""Calls of jobs and users: tasks on a held lease, and claims."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from qtandem.core import requests, verdicts
+from qtandem.core.errors import QtandemError
+from qtandem.core.leases.model import Task
+from qtandem.core.leases.queries import Filter
+from qtandem.core.verdicts import Admit, Asker
+from qtandem.core.wire import ClaimCall, TaskCall, TextAnswer
+from qtandem.daemons import people
+from qtandem.daemons.answers import claim_answer, task_answer
+from qtandem.daemons.api import CALLER, CONTEXT, number, raw_json, read, reply, rows
+from qtandem.daemons.authority import ROOT, Event
+from qtandem.daemons.context import Context
+from qtandem.daemons.lifecycle import END_CALL_S
+
+LONGEST_WAIT_S = 60.0
+MOST_ROWS = 1000
+
+
+async def start(request: web.Request) -> web.Response:
+    context, caller = request.app[CONTEXT], request[CALLER]
+    call = await read(request, TaskCall)
+    resource = context.catalog.get(call.resource).name if call.resource else ""
+    lease = context.tasks.choose_lease(caller.uid, call.lease, resource, everybody=caller.uid == ROOT and caller.local)
+    task = await context.tasks.start(lease, lease.uid, call.payload, call.key)
+    return reply(request, task_answer(task), status=200)
+
+
+async def listing(request: web.Request) -> web.Response:
+    """The newest tasks of a lease, or of the caller."""
+    context, caller = request.app[CONTEXT], request[CALLER]
+    everybody = context.authority.sees_all(caller)
+    id = request.query.get("lease", "")
+    lease = context.leases.lease(id) if id else None
+    owner = lease.owner if lease is not None else None
+    where = Filter(uid=None if everybody else caller.uid, owner=owner, limit=MOST_ROWS)
+    tasks = await context.tasks.of(where)
+    return raw_json(rows("tasks", [task_answer(task) for task in tasks if id in ("", task.lease)]))
+
+
+async def show(request: web.Request) -> web.Response:
+    task = await _own(request)
+    wait = number(request, "wait", 0.0, LONGEST_WAIT_S)
+    if wait and not task.state.final:
+        task = await request.app[CONTEXT].tasks.wait(task.id, wait)
+    return reply(request, task_answer(task))
+
+
+async def result(request: web.Request) -> web.Response:
+    task = await _own(request)
+    return reply(request, TextAnswer(text=await request.app[CONTEXT].tasks.result(task.id)))
+
+
+async def logs(request: web.Request) -> web.Response:
+    task = await _own(request)
+    return reply(request, TextAnswer(text=await request.app[CONTEXT].tasks.logs(task.id)))
+
+
+async def stop(request: web.Request) -> web.Response:
+    task = await _own(request)
+    return reply(request, task_answer(await request.app[CONTEXT].tasks.stop(task.id)))
+
+
+async def claim(request: web.Request) -> web.Response:
+    """Lease outside a job, for the caller's own uid. Only what is open now can be claimed."""
+    context, caller = request.app[CONTEXT], request[CALLER]
+    context.authority.require(Event.CLAIM, caller, owner=caller.uid)
+    call = await read(request, ClaimCall)
+    user = await people.user_name(caller.uid)
+    admitted = verdicts.submit(
+        requests.parse(call.request), (), Asker(caller.uid, user), context.catalog, context.situation()
+    )
+    assert admitted is not None
+    mine = context.leases.claims(caller.uid)
+    if not any(call.name and each.name == call.name for each in mine):
+        _all_open(context, admitted)
+    made = await context.leases.claim(caller.uid, user, admitted.grants, call.ttl_s, call.name)
+    return reply(request, claim_answer(made))
+
+
+async def claims(request: web.Request) -> web.Response:
+    context, caller = request.app[CONTEXT], request[CALLER]
+    uid = None if context.authority.sees_all(caller) else caller.uid
+    return raw_json(rows("claims", [claim_answer(each) for each in context.leases.claims(uid)]))
+
+
+async def end_claim(request: web.Request) -> web.Response:
+    context, caller = request.app[CONTEXT], request[CALLER]
+    id = request.match_info["id"]
+    known = next((each for each in context.leases.claims() if each.id == id), None)
+    if known is None:
+        raise QtandemError("no-such-run", f"There is no open claim {id[:64]!r}")
+    context.authority.require(Event.CLAIM, caller, owner=known.uid)
+    await context.tasks.stop_owners({f"claim {id}"}, "the claim ended")
+    ending = asyncio.create_task(context.leases.end_claim(id, None))
+    await asyncio.wait({ending}, timeout=END_CALL_S)
+    ended = ending.result() if ending.done() else True
+    return reply(request, {"ended": ended})
+
+
+def _all_open(context: Context, admitted: Admit) -> None:
+    situation = context.situation()
+    for grant in admitted.grants:
+        room = situation.openness(context.catalog.get(grant.resource))
+        if room.free < grant.slots:
+            raise QtandemError("not-available", f"{grant.resource} cannot be claimed: {room.reason}", retry_after=5.0)
+
+
+async def _own(request: web.Request) -> Task:
+    context = request.app[CONTEXT]
+    task = await context.tasks.get(request.match_info["id"])
+    context.authority.require(Event.TASK, request[CALLER], owner=task.uid)
+    return task

@@ -1,0 +1,286 @@
+"""The daemon: builds every part, takes up a new configuration, and stops without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from qtandem.core.config import Configuration, load
+from qtandem.core.errors import QtandemError
+from qtandem.core.leases import cipher
+from qtandem.core.leases.service import LeaseService
+from qtandem.core.leases.store import Store
+from qtandem.core.managers import Manager, SensorValue
+from qtandem.core.providers.base import ProviderSpec
+from qtandem.core.providers.pool import Workers
+from qtandem.core.resources import Catalog
+from qtandem.core.settings import Settings
+from qtandem.core.signals import Signals
+from qtandem.core.wire import Health
+from qtandem.daemons import authority, registry
+from qtandem.daemons.answers import VERSION, health
+from qtandem.daemons.authority import Authority
+from qtandem.daemons.context import Context
+from qtandem.daemons.heartbeat import mirror, names_text
+from qtandem.daemons.lifecycle import Lifecycle
+from qtandem.daemons.logs import log, masker
+from qtandem.daemons.metrics import Metrics
+from qtandem.daemons.notify import Notifier
+from qtandem.daemons.observer import Observer
+from qtandem.daemons.pending import Pending
+from qtandem.daemons.publishers import Publisher, View
+from qtandem.daemons.reaping import Reaping
+from qtandem.daemons.records import Records
+from qtandem.daemons.refusals import Refusals
+from qtandem.daemons.servers import Servers, make_folders
+from qtandem.daemons.steady import every, keep
+from qtandem.daemons.tasks import Tasks, Terms
+
+# Calls and vendor work under way get so long at a stop; what is not done then is taken up by the next daemon.
+GRACE_S = 15.0
+TEXTFILE_S, FILES_S = 15.0, 3600.0
+
+Build = Callable[[str, object, Mapping[str, str]], Manager]
+
+
+class Daemon:
+    """One daemon. `open`, then `serve` until `stop` is set, then `close`."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        clock: Callable[[], float] = time.time,
+        notifier: Notifier | None = None,
+        build: Build = registry.build,
+    ) -> None:
+        self.stop = asyncio.Event()
+        self._clock, self._build = clock, build
+        self._notifier = notifier or Notifier()
+        self._path = configuration.path
+        self._background: list[asyncio.Task[None]] = []
+        self._reloading = asyncio.Lock()
+        self._retired: dict[str, SensorValue] = {}
+        self.context = self._assemble(configuration)
+        self._servers = Servers(self.context)
+
+    async def open(self) -> None:
+        """Everything is running when this returns; raises `bad-config`, `already-exists`."""
+        context = self.context
+        await self._servers.bind()
+        await context.leases.open()
+        await self._take_up(context.configuration)
+        await context.tasks.open()
+        reaping = Reaping(context)
+        loops: dict[str, Callable[[], Awaitable[None]]] = {
+            "reap": reaping.reap_forever,
+            "sweep": reaping.sweep_forever,
+            "orphans": context.tasks.watch_leases,
+            "mirror": self._mirror,
+        }
+        self._background = [asyncio.create_task(keep(name, loop), name=name) for name, loop in loops.items()]
+        self._background.append(every("files", lambda: FILES_S, context.tasks.sweep))
+        self._background.append(every("textfile", lambda: TEXTFILE_S, self._textfile))
+        if self._notifier.watchdog_s is not None:
+            period = self._notifier.watchdog_s
+            self._background.append(every("watchdog", lambda: period, self._alive))
+        await self._servers.start(GRACE_S)
+        self._notifier.ready(f"{len(context.catalog.resources)} resources")
+        log("daemon").info("ready", version=VERSION, socket=str(context.settings.daemon.socket))
+
+    async def serve(self) -> None:
+        await self.stop.wait()
+
+    async def close(self) -> None:
+        """Take no more calls, finish those under way, then stop. Held leases stay held in the store."""
+        log("daemon").info("stopping")
+        self._notifier.stopping()
+        context = self.context
+        await self._servers.close()
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await context.lifecycle.close()
+        await asyncio.gather(*(publisher.close() for publisher in context.publishers.values()))
+        await context.pending.close()
+        await context.observer.close()
+        await context.tasks.close()
+        await context.leases.close(GRACE_S)
+        await context.workers.close()
+        self._store.close()
+        log("daemon").info("stopped")
+
+    async def reload(self) -> bool:
+        """Take up the configuration that is on disk; a bad one is refused whole, with the reason, and all goes on."""
+        async with self._reloading:
+            self._notifier.reloading()
+            try:
+                fresh = await asyncio.to_thread(load, self._path)
+                if fresh.errors:
+                    faults = "\n".join(str(problem) for problem in fresh.errors)
+                    raise QtandemError("bad-config", f"{self._path} has faults", cause=faults)
+                await self._take_up(fresh)
+            except QtandemError as error:
+                why = f"{error.message}: {error.cause}" if error.cause else error.message
+                self.context.problems[:] = [f"reload refused, the last good configuration holds: {why}"]
+                self.context.metrics.reloads.labels("refused").inc()
+                log("daemon").error("reload refused", why=why)
+                return False
+            finally:
+                self._notifier.ready(f"{len(self.context.catalog.resources)} resources")
+            self.context.metrics.reloads.labels("done").inc()
+            log("daemon").info("reloaded", resources=len(fresh.catalog.resources))
+            return True
+
+    def _assemble(self, configuration: Configuration) -> Context:
+        settings, clock, signals = configuration.settings, self._clock, Signals()
+        know_secrets(configuration.catalog)
+        make_folders(settings.daemon)
+        self._store = Store(database_url(settings), cipher.load(settings.daemon.master_key))
+        workers = Workers(
+            specs(configuration.catalog),
+            settings.timing.workers,
+            settings.timing.vendor_call_s,
+            memory_bytes=settings.timing.worker_memory_mb << 20,
+        )
+        leases = LeaseService(self._store, workers, self._slots, clock, signals, settings.timing)
+        pending = Pending(clock=clock, on_new=lambda names: self.context.observer.nudge(names))
+        context = Context(
+            configuration=configuration,
+            clock=clock,
+            signals=signals,
+            records=Records(leases, self._store),
+            leases=leases,
+            workers=workers,
+            observer=Observer(workers, signals, clock=clock, wanted=pending.wanted),
+            pending=pending,
+            authority=authority_of(settings),
+            metrics=Metrics(),
+        )
+        state_dir = settings.daemon.state_dir
+        context.tasks = Tasks(context.records, leases, workers, state_dir, signals, self._terms, clock=clock)
+        refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
+        context.lifecycle = Lifecycle(context, refusals)
+        context.metrics.observe(context)
+        return context
+
+    async def _take_up(self, configuration: Configuration) -> None:
+        """Put a configuration in force. Managers are built first, since they may refuse their settings."""
+        context, natives = self.context, configuration.catalog.natives
+        settings = configuration.settings
+        managers = {name: self._build(name, manager, natives) for name, manager in settings.managers.items()}
+        know_secrets(configuration.catalog)
+        self._retire(context.catalog, configuration.catalog)
+        await context.workers.update(self._needed(context.catalog, configuration.catalog))
+        old = list(context.publishers.values())
+        context.configuration = configuration
+        context.authority = authority_of(settings)
+        context.problems[:] = [str(problem) for problem in configuration.problems]
+        for problem in configuration.problems:
+            log("daemon").warning("configuration", problem=str(problem))
+        await asyncio.gather(*(publisher.close() for publisher in old))
+        context.managers = managers
+        context.publishers = {name: self._publisher(manager, settings) for name, manager in managers.items()}
+        context.observer.configure(configuration.catalog.resources.values(), settings.timing)
+        context.pending.configure(managers.values(), settings.timing)
+        for publisher in context.publishers.values():
+            publisher.start()
+
+    def _publisher(self, manager: Manager, settings: Settings) -> Publisher:
+        return Publisher(
+            manager,
+            lambda: self._view(manager),
+            settings.timing,
+            self.context.signals,
+            clock=self._clock,
+            retired=self._retired.values(),
+        )
+
+    def _view(self, manager: Manager) -> View:
+        context = self.context
+        mine = f"run {manager.name}:{manager.cluster}:"
+        foreign: dict[str, int] = {}
+        for lease in context.leases.leases():
+            if not lease.owner.startswith(mine):
+                foreign[lease.resource] = foreign.get(lease.resource, 0) + lease.slots
+        return View(context.catalog, context.observer.facts, foreign)
+
+    def _retire(self, old: Catalog, new: Catalog) -> None:
+        """Sensors of resources that go keep their last value in the managers for ever, unless they are closed."""
+        kept = set(new.natives.values())
+        for resource in old.resources.values():
+            if resource.native not in kept:
+                self._retired[resource.native] = SensorValue(resource.native, resource.slots, resource.slots)
+        self._retired = {native: value for native, value in self._retired.items() if native not in kept}
+
+    def _needed(self, old: Catalog, new: Catalog) -> dict[str, ProviderSpec]:
+        """The new resources, and old ones that still have leases to give back."""
+        leased = {lease.resource for lease in self.context.leases.leases()}
+        going = {name: spec for name, spec in specs(old).items() if name in leased}
+        return going | specs(new)
+
+    def _slots(self, resource: str) -> int:
+        found = self.context.catalog.resources.get(resource)
+        return found.slots if found else 0
+
+    def _terms(self, resource: str) -> Terms:
+        found, fact = self.context.catalog.resources.get(resource), self.context.observer.facts.get(resource)
+        calibration = fact.calibration if fact else None
+        return Terms(
+            price=found.price if found else None,
+            currency=found.currency if found else "",
+            calibration_at=calibration.taken_at if calibration else None,
+            versions={"qtandem": VERSION},
+        )
+
+    async def _mirror(self) -> None:
+        """The files of this host's own runtime directory, by the relay's function."""
+
+        async def state() -> Health:
+            return health(self.context)
+
+        async def names() -> str:
+            return names_text(self.context.catalog.resources.values())
+
+        daemon, timing = self.context.settings.daemon, self.context.settings.timing
+        await mirror(daemon.runtime_dir, state, names, timing.heartbeat_s, self.stop)
+        await asyncio.Event().wait()
+
+    async def _textfile(self) -> None:
+        path = self.context.settings.daemon.textfile
+        if path:
+            with contextlib.suppress(FileNotFoundError):
+                await asyncio.to_thread(self.context.metrics.write, Path(path))
+
+    async def _alive(self) -> None:
+        self._notifier.alive()
+
+
+def specs(catalog: Catalog) -> dict[str, ProviderSpec]:
+    return {name: each.spec() for name, each in catalog.resources.items() if each.has_provider}
+
+
+def authority_of(settings: Settings) -> Authority:
+    services = {
+        name: authority.service(manager.service_users, manager.control_hosts)
+        for name, manager in settings.managers.items()
+    }
+    return Authority(services, admins=settings.daemon.admins)
+
+
+def database_url(settings: Settings) -> str:
+    return settings.daemon.database or f"sqlite:///{settings.daemon.state_dir / 'qtandem.db'}"
+
+
+def know_secrets(catalog: Catalog) -> None:
+    """Have the log mask every setting of a vendor that may be a secret."""
+    for resource in catalog.resources.values():
+        masker.know(value for key, value in resource.settings.items() if _secret(key, value))
+
+
+def _secret(key: str, value: str) -> bool:
+    plain = ("ENDPOINT", "URL", "BUCKET", "REGION", "MODE", "TTL", "dir", "backend", "qubits", "seed", "SECONDS")
+    return not key.endswith(plain) and not value.startswith("/")

@@ -1,0 +1,198 @@
+"""One task at its vendor: submit it once, follow it to its end, keep its result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.leases.model import Task
+from qtandem.core.providers.base import TaskReport, TaskState
+from qtandem.daemons.logs import log
+
+FIRST_POLL_S, POLL_MAX_S = 0.02, 5.0
+# Later polls wait for a tenth of the time that the task has taken so far.
+POLL_SHARE = 0.1
+RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
+RESULT_TRIES = 5
+
+
+class Caller(Protocol):
+    """The part of `Workers` that executes."""
+
+    async def call(
+        self, resource: str, method: str, *args: object, purpose: Literal["observe", "execute"] = "observe"
+    ) -> object: ...
+
+
+@dataclass(slots=True)
+class Live:
+    """A task that has not ended. `stop` holds the reason once it shall end before its time.
+
+    `resumed`: an earlier daemon had it, and may have sent it."""
+
+    task: Task
+    bytes: int = 0
+    resumed: bool = False
+    stop: str | None = None
+    nudge: asyncio.Event = field(default_factory=asyncio.Event)
+    runner: asyncio.Task[None] | None = None
+
+    def halt(self, reason: str) -> None:
+        self.stop = self.stop or reason
+        self.nudge.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Drives tasks. `token` gives the lease's vendor token, or None once the lease is not held any more.
+
+    `save` writes a task to the store and tells its watchers; `finds_tasks` says whether the vendor knows tasks by
+    our key, which is the task's id: only then may a submission that was interrupted be made again.
+    """
+
+    workers: Caller
+    token: Callable[[str], str | None]
+    save: Callable[[Live, Task], Awaitable[None]]
+    payload: Callable[[str], Awaitable[Mapping[str, Any] | None]]
+    keep_result: Callable[[str, str], Awaitable[None]]
+    finds_tasks: Callable[[str], Awaitable[bool]]
+    clock: Callable[[], float]
+
+    async def drive(self, live: Live) -> None:
+        """Bring the task to a final state. Cancelling leaves it as it is on disk, to be picked up again."""
+        try:
+            vendor_task = live.task.vendor_task or await self._submit(live)
+            if vendor_task is None:
+                await self._finish(live, TaskState.CANCELLED, live.stop or "")
+                return
+            await self._follow(live, vendor_task)
+        except QtandemError as error:
+            await self._finish(live, TaskState.FAILED, error.one_line() if error.cause else error.message)
+
+    async def _submit(self, live: Live) -> str | None:
+        """The vendor's id of the task; None if it was stopped before it got there."""
+        payload = await self.payload(live.task.id)
+        if payload is None:
+            raise QtandemError("task-failed", "The payload was lost before it was sent", remedy="Send it again.")
+        unsure = live.resumed and live.task.state is TaskState.SUBMITTING
+        delay = RETRY_FIRST_S
+        while live.stop is None:
+            try:
+                vendor_task = await self._send(live, payload, unsure)
+            except QtandemError as error:
+                if not error.retryable:
+                    raise
+                log("tasks").warning("submission failed", task=live.task.id, why=error.one_line())
+                unsure = True
+                await _pause(live, error.retry_after or delay)
+                delay = min(2 * delay, RETRY_MAX_S)
+            else:
+                await self.save(live, replace(live.task, vendor_task=vendor_task, state=TaskState.QUEUED))
+                return vendor_task
+        return await self._found(live) if unsure else None
+
+    async def _send(self, live: Live, payload: Mapping[str, Any], unsure: bool) -> str:
+        task = live.task
+        if unsure and (found := await self._found(live)):
+            return found
+        if unsure and not await self.finds_tasks(task.resource):
+            raise QtandemError(
+                "task-failed",
+                "Its submission was interrupted, and the vendor cannot tell whether it got there",
+                remedy="Look for it in the vendor's own list, then send it again.",
+            )
+        token = self.token(task.lease)
+        if token is None:
+            raise QtandemError("no-lease", f"The lease {task.lease} is not held any more")
+        if task.state is not TaskState.SUBMITTING:
+            await self.save(live, replace(task, state=TaskState.SUBMITTING))
+        return str(await self._call(task, "task_start", token, task.id, dict(payload)))
+
+    async def _found(self, live: Live) -> str | None:
+        found = await self._call(live.task, "find_task", live.task.id)
+        return None if found is None else str(found)
+
+    async def _follow(self, live: Live, vendor_task: str) -> None:
+        began, stopped, delay = self.clock(), False, RETRY_FIRST_S
+        while True:
+            try:
+                if live.stop is not None and not stopped:
+                    stopped = await self._stop(live, vendor_task)
+                report = await self._call(live.task, "task_status", vendor_task)
+            except QtandemError as error:
+                if not error.retryable:
+                    raise
+                await _pause(live, delay)
+                delay = min(2 * delay, RETRY_MAX_S)
+                continue
+            delay = RETRY_FIRST_S
+            assert isinstance(report, TaskReport)
+            if report.state.final:
+                await self._conclude(live, vendor_task, report)
+                return
+            await self._note(live, report)
+            await _pause(live, min(max(FIRST_POLL_S, POLL_SHARE * (self.clock() - began)), POLL_MAX_S))
+
+    async def _stop(self, live: Live, vendor_task: str) -> bool:
+        try:
+            await self._call(live.task, "task_stop", vendor_task)
+        except QtandemError as error:
+            if error.retryable:
+                raise
+            log("tasks").warning("task not stopped", task=live.task.id, why=error.one_line())
+        return True
+
+    async def _note(self, live: Live, report: TaskReport) -> None:
+        if report.state is live.task.state:
+            return
+        started = live.task.started_at
+        if report.state is TaskState.RUNNING and started is None:
+            started = self.clock()
+        await self.save(live, replace(live.task, state=report.state, reason=report.reason, started_at=started))
+
+    async def _conclude(self, live: Live, vendor_task: str, report: TaskReport) -> None:
+        """The result is kept before anybody is told that it is there."""
+        if report.state is TaskState.COMPLETED:
+            await self._fetch(live, vendor_task)
+        now = self.clock()
+        done = replace(
+            live.task,
+            started_at=live.task.started_at if live.task.started_at is not None else now,
+            usage_s=report.usage_s,
+            shots=report.shots if report.shots is not None else live.task.shots,
+        )
+        live.task = done
+        stopped = live.stop if report.state is TaskState.CANCELLED else None
+        await self._finish(live, report.state, stopped or report.reason)
+
+    async def _fetch(self, live: Live, vendor_task: str) -> None:
+        for attempt in range(RESULT_TRIES):
+            try:
+                text = str(await self._call(live.task, "task_result", vendor_task))
+            except QtandemError as error:
+                if not error.retryable or attempt == RESULT_TRIES - 1:
+                    # The vendor still has it: whoever asks for the result asks the vendor then.
+                    log("tasks").warning("result not fetched", task=live.task.id, why=error.one_line())
+                    return
+                await asyncio.sleep(RETRY_FIRST_S * 2.0**attempt)
+            else:
+                await self.keep_result(live.task.id, text)
+                return
+
+    async def _finish(self, live: Live, state: TaskState, reason: str) -> None:
+        await self.save(live, replace(live.task, state=state, reason=reason, finished_at=self.clock()))
+
+    async def _call(self, task: Task, method: str, *args: object) -> object:
+        return await self.workers.call(task.resource, method, *args, purpose="execute")
+
+
+async def _pause(live: Live, seconds: float) -> None:
+    """Sleep that a stop ends at once."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await live.nudge.wait()
+    live.nudge.clear()

@@ -1,0 +1,200 @@
+"""A job's way through the daemon: the verdict at its submission, its start, and its end.
+
+Nothing here holds the event loop: what takes time is a task that later calls of the same hook join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qtandem.core import requests, verdicts
+from qtandem.core.errors import Fault, QtandemError
+from qtandem.core.leases.model import LeaseState, run_owner
+from qtandem.core.managers import Grant, Manager
+from qtandem.core.runs import JobId, Run, RunId
+from qtandem.core.verdicts import Admit, Asker, openness
+from qtandem.core.wire import StartAnswer
+from qtandem.daemons.context import Context
+from qtandem.daemons.logs import log
+from qtandem.daemons.refusals import Refusals
+
+# A start hook's deadline is 10 s: one call is answered well before that.
+CALL_S = 8.0
+# A start whose hook does not ask again for this long has lost its hook.
+ABANDONED_S = 45.0
+# After a restart no resource has been seen yet; and an unknown one is looked at once more before a job pays for it.
+FIRST_FACTS_S = 20.0
+END_CALL_S = 8.0
+AGAIN_S = 5.0
+
+
+@dataclass(slots=True)
+class _Start:
+    """A start under way; `asked_at` is when its hook last called."""
+
+    task: asyncio.Task[None]
+    asked_at: float
+
+
+class Lifecycle:
+    """Verdicts for managers. `reap` asks for a look at the manager's jobs, since one of them seems to be over."""
+
+    def __init__(self, context: Context, refusals: Refusals) -> None:
+        self._context = context
+        self._refusals = refusals
+        self._starts: dict[RunId, _Start] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self.reap: asyncio.Event = asyncio.Event()
+
+    def submit(self, manager: Manager, text: str, native: str, asker: Asker) -> Admit | None:
+        """The verdict on a submission; None where it asks for no QPU. Raises what a user must know."""
+        context = self._context
+        request = requests.parse(text) if text else None
+        admitted = verdicts.submit(request, manager.read_native(native), asker, context.catalog, context.situation())
+        if admitted is not None:
+            context.pending.note(grant.resource for grant in admitted.grants)
+        return admitted
+
+    async def start(self, manager: Manager, run: Run, grants: Sequence[Grant]) -> StartAnswer:
+        """The verdict on a start. Calls for one run share one attempt; a held run is admitted at once."""
+        name = str(run.id)
+        if not grants:
+            return StartAnswer(verdict="admit", message="the job asks for no QPU")
+        if self._held(run.id):
+            return StartAnswer(verdict="admit", run=name)
+        start = self._starts.get(run.id)
+        if start is None:
+            start = _Start(self._spawn(self._acquire(run, grants)), self._context.clock())
+            self._starts[run.id] = start
+        start.asked_at = self._context.clock()
+        await asyncio.wait({start.task}, timeout=CALL_S)
+        if not start.task.done():
+            return StartAnswer(verdict="wait", run=name, message="waits for a slot that is being given back")
+        if self._starts.get(run.id) is start:
+            del self._starts[run.id]
+        return await self._outcome(manager, run, start.task)
+
+    async def end(self, job: JobId, attempt: int | None, reason: str, exit_code: int | None = None) -> int:
+        """End the job's open runs (up to the attempt); returns how many. Releasing goes on if it is slow."""
+        for run in [run for run in self._starts if _meant(run, job, attempt)]:
+            self._starts.pop(run).task.cancel()
+        ending = self._spawn(self._end(job, attempt, reason, exit_code))
+        await asyncio.wait({ending}, timeout=END_CALL_S)
+        return ending.result() if ending.done() else self._open(job, attempt)
+
+    async def close(self) -> None:
+        """Stop waiting starts (their hooks call again after the restart) and let ends that are under way finish."""
+        for start in self._starts.values():
+            start.task.cancel()
+        self._starts.clear()
+        await self._refusals.close()
+        if self._background:
+            await asyncio.wait(self._background, timeout=END_CALL_S)
+
+    async def _end(self, job: JobId, attempt: int | None, reason: str, exit_code: int | None) -> int:
+        owners = {run_owner(run.id) for run in self._context.leases.open_runs() if _meant(run.id, job, attempt)}
+        await self._context.tasks.stop_owners(owners)
+        ended = await self._context.leases.end(job, attempt, reason, exit_code)
+        if ended:
+            log("lifecycle").info("ended", job=str(job), runs=ended, reason=reason, exit_code=exit_code)
+        return ended
+
+    def _open(self, job: JobId, attempt: int | None) -> int:
+        return sum(_meant(run.id, job, attempt) for run in self._context.leases.open_runs())
+
+    def _held(self, run: RunId) -> bool:
+        return bool(self._context.leases.held(run))
+
+    async def _outcome(self, manager: Manager, run: Run, task: asyncio.Task[None]) -> StartAnswer:
+        name = str(run.id)
+        if task.cancelled():
+            return StartAnswer(verdict="wait", run=name, message="the start was broken off", retry_after=1.0)
+        error = task.exception()
+        if error is None:
+            await self._refusals.forget(run.id.job)
+            log("lifecycle").info("started", run=name)
+            return StartAnswer(verdict="admit", run=name)
+        if not isinstance(error, QtandemError):
+            raise error
+        refusal = await self._refusals.refuse(manager, run, error)
+        return StartAnswer(
+            verdict="hold", run=name, code=error.code, message=refusal.message, retry_after=refusal.retry_after
+        )
+
+    async def _acquire(self, run: Run, grants: Sequence[Grant]) -> None:
+        context, timing = self._context, self._context.settings.timing
+        asker = Asker(run.uid, run.user, run.account, (run.partition,) if run.partition else (), run.nodes)
+        verdicts.start(grants, asker, context.catalog)
+        deadline = context.clock() + (timing.releasing_wait_s if run.can_requeue else timing.no_requeue_wait_s)
+        await context.observer.first_facts((grant.resource for grant in grants), FIRST_FACTS_S)
+        with context.signals.watch("leases", "facts") as news:
+            while True:
+                try:
+                    self._check_open(run, grants)
+                    await context.leases.begin(run, grants)
+                except QtandemError as error:
+                    left = deadline - context.clock()
+                    if left <= 0 or self._lost(run.id) or not self._worth_waiting(run, grants, error):
+                        raise
+                    # Time itself may be the news: a vendor that failed a moment ago is asked again.
+                    await news.next(min(left, error.retry_after or AGAIN_S))
+                else:
+                    return
+
+    def _check_open(self, run: Run, grants: Sequence[Grant]) -> None:
+        """Raise `not-available` or `slots-busy` for a resource whose fact leaves no room (begin knows leases only)."""
+        if self._context.leases.leases_of(run_owner(run.id)):
+            return
+        situation = self._context.situation()
+        for grant in grants:
+            resource = self._context.catalog.get(grant.resource)
+            fact = situation.facts.get(resource.name)
+            room = openness(resource, fact, 0, situation.now)
+            if not room.open:
+                raise QtandemError("not-available", f"{resource.name} is closed: {room.reason}")
+            if room.free < grant.slots + situation.leased.get(resource.name, 0):
+                raise QtandemError("slots-busy", f"{resource.name}: {situation.openness(resource).reason}")
+
+    def _worth_waiting(self, run: Run, grants: Sequence[Grant], error: QtandemError) -> bool:
+        """Whether the cause can pass while the job's nodes wait.
+
+        A manager starts a job only when one of its own has given the slot back, so a busy slot whose holder is
+        a run is about to come free: its end has not been reported yet, or its release is under way.
+        """
+        if not error.retryable:
+            return False
+        names = {grant.resource for grant in grants}
+        if error.code == "slots-busy":
+            holders = [lease for lease in self._context.leases.leases() if lease.resource in names and lease.open]
+            if any(lease.run is not None or lease.state is LeaseState.RELEASING for lease in holders):
+                self.reap.set()
+                return True
+        if error.code == "not-available":
+            now = self._context.clock()
+            facts = [self._context.observer.facts.get(name) for name in names]
+            if any(fact is None or fact.stale(now) for fact in facts):
+                self._context.observer.nudge(names)
+                return True
+        return not run.can_requeue
+
+    def _lost(self, run: RunId) -> bool:
+        start = self._starts.get(run)
+        return start is None or self._context.clock() - start.asked_at > ABANDONED_S
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
+
+
+def _meant(run: RunId, job: JobId, attempt: int | None) -> bool:
+    return run.job == job and (attempt is None or run.attempt <= attempt)
+
+
+def users_fault(error: QtandemError) -> bool:
+    """Whether a submission is rejected for this, rather than the call having failed."""
+    return error.kind.fault is Fault.USER or error.code == "no-provider"

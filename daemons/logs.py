@@ -1,0 +1,93 @@
+"""Structured logs: one JSON object a line on standard error, and never a secret in it."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+MASK = "***"
+# Shorter values would mask ordinary words ("main", "8080") all over the log.
+MIN_SECRET = 6
+_SENSITIVE = re.compile(r"(?i)(api_?key|secret|token|passw|credential|authorization|private_key|crn)")
+
+
+class Masker:
+    """A structlog processor that replaces every known secret, wherever it stands in an event.
+
+    Also masks values under keys that are secret by their name, so that one we were never told of stays out.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+
+    def know(self, secrets: Iterable[str]) -> None:
+        """Add secrets; those that were known stay known (an old key may still turn up in an error)."""
+        fresh = {secret for secret in secrets if len(secret) >= MIN_SECRET} - self._known
+        if not fresh:
+            return
+        self._known |= fresh
+        longest_first = sorted(self._known, key=len, reverse=True)
+        self._pattern = re.compile("|".join(re.escape(secret) for secret in longest_first))
+
+    def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        return {key: MASK if _SENSITIVE.search(key) else self.clean(value) for key, value in event.items()}
+
+    def clean(self, value: Any) -> Any:
+        """The value without known secrets; containers are copied, other objects become text."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if isinstance(value, Mapping):
+            return {
+                str(key): MASK if _SENSITIVE.search(str(key)) else self.clean(inner) for key, inner in value.items()
+            }
+        if isinstance(value, list | tuple | set | frozenset):
+            return [self.clean(inner) for inner in value]
+        text = str(value)
+        return self._pattern.sub(MASK, text) if self._pattern else text
+
+
+masker = Masker()
+
+
+def setup(level: str = "info", stream: TextIO | None = None) -> None:
+    """Send structlog and the standard library's loggers to one stream as JSON lines."""
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    final: list[Any] = [
+        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        masker,
+        structlog.processors.JSONRenderer(default=str),
+    ]
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=final))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for noisy in ("aiohttp.access", "alembic", "asyncio", "sqlalchemy"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+
+
+def log(room: str) -> Any:
+    """The logger of one part of the daemon."""
+    return structlog.stdlib.get_logger(f"qtandem.{room}")

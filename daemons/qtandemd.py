@@ -1,0 +1,63 @@
+"""`qtandemd`: the command that runs the daemon. SIGHUP reloads, SIGTERM and SIGINT stop without loss."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from qtandem.core.config import Configuration, load
+from qtandem.core.errors import QtandemError
+from qtandem.daemons import logs
+from qtandem.daemons.daemon import Daemon
+
+
+async def run(configuration: Configuration) -> None:
+    """Run a daemon until a signal ends it; raises what keeps it from starting."""
+    daemon = Daemon(configuration)
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[bool]] = set()
+
+    def reload() -> None:
+        task = asyncio.create_task(daemon.reload())
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop.set)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        await daemon.open()
+        await daemon.serve()
+    finally:
+        await daemon.close()
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="qtandemd", description="Quantum processors for a workload manager.")
+    parser.add_argument("--config", type=Path, help="qtandem.toml; default: the site's, or the user's own")
+    arguments = parser.parse_args(argv)
+    try:
+        configuration = load(arguments.config)
+        logs.setup(configuration.settings.daemon.log_level)
+        _raise_file_limit()
+        asyncio.run(run(configuration))
+    except QtandemError as error:
+        for line in error.lines():
+            print(f"qtandemd: {line}", file=sys.stderr)
+        return error.kind.exit_code
+    return 0
+
+
+def _raise_file_limit() -> None:
+    """The usual soft limit of 1024 would let a few users' open calls fill it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

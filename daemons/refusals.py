@@ -1,0 +1,100 @@
+"""Refused starts: counted in the store, backed off, and after enough of them the job is held with a comment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.leases.model import Refusal
+from qtandem.core.managers import JobState, Manager
+from qtandem.core.runs import JobId, Run
+from qtandem.core.settings import Timing
+from qtandem.daemons.logs import log
+
+# How long the manager gets to have the refused job pending again, and how often it is asked.
+PENDING_AGAIN_S, ASK_S = 60.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What the hook prints, and the seconds after which the job may try again (0: it is held)."""
+
+    message: str
+    retry_after: float
+
+
+class Book(Protocol):
+    """Where refusals are counted, by job."""
+
+    async def refuse(self, job: str, now: float, base_s: float, max_s: float, reason: str) -> Refusal: ...
+
+    async def clear_refusals(self, job: str) -> None: ...
+
+
+class Refusals:
+    """Back-off `refusal_backoff_s · 2ⁿ` by the manager's own delay, a hold at `refusals` refusals in a row.
+
+    What the user or site must mend first is held at once. Managers can delay or hold a job only once it is
+    pending again, so that happens after the hook has its answer.
+    """
+
+    def __init__(self, book: Book, timing: Callable[[], Timing], *, clock: Callable[[], float]) -> None:
+        self._book = book
+        self._timing = timing
+        self._clock = clock
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def refuse(self, manager: Manager, run: Run, error: QtandemError) -> Refused:
+        job, timing, now = run.id.job, self._timing(), self._clock()
+        if error.code == "run-ended":
+            # Nobody refused it: this start was overtaken by the end of its own run.
+            return Refused(error.one_line(), error.retry_after or 0.0)
+        refusal = await self._book.refuse(
+            str(job), now, timing.refusal_backoff_s, timing.refusal_backoff_max_s, error.message
+        )
+        held = not error.retryable or refusal.count >= timing.refusals
+        log("lifecycle").warning(
+            "refused", run=str(run.id), code=error.code, why=error.one_line(), count=refusal.count, held=held
+        )
+        if not run.can_requeue:
+            return Refused(f"{error.one_line()} (the job cannot be requeued)", 0.0)
+        if held:
+            times = f" (refused {refusal.count} times)" if error.retryable else ""
+            comment = f"qtandem: {error.one_line()}{times}"
+            self._later(self._when_pending(manager, job, lambda: manager.hold(job, comment), "hold"))
+            return Refused(f"{comment}; the job is held", 0.0)
+        delay = max(0.0, refusal.next_at - now)
+        self._later(self._when_pending(manager, job, lambda: manager.delay(job, delay), "delay"))
+        return Refused(f"{error.one_line()}; next try in {delay:.0f} s", delay)
+
+    async def forget(self, job: JobId) -> None:
+        """The job started after all."""
+        await self._book.clear_refusals(str(job))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _when_pending(self, manager: Manager, job: JobId, act: Callable[[], Awaitable[None]], what: str) -> None:
+        until = self._clock() + PENDING_AGAIN_S
+        while self._clock() < until:
+            try:
+                found = (await manager.jobs([job]))[job]
+                if found is None or found.state is JobState.ENDED:
+                    return
+                if found.state is JobState.PENDING:
+                    await act()
+                    return
+            except QtandemError as error:
+                log("lifecycle").info(f"{what} not done yet", job=str(job), why=error.one_line())
+            await asyncio.sleep(ASK_S)
+        log("lifecycle").warning(f"{what} was not possible", job=str(job))
+
+    def _later(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,39 @@
+"""Managers by name: the in-tree table first, entry points of the group `qtandem.managers` second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.managers import Manager
+
+MANAGERS: dict[str, str] = {
+    "slurm": "qtandem.slurm.manager:SlurmManager",
+    "local": "qtandem.local.manager:LocalManager",
+}
+GROUP = "qtandem.managers"
+
+
+def names() -> list[str]:
+    return sorted({*MANAGERS, *(entry.name for entry in entry_points(group=GROUP))})
+
+
+def build(name: str, settings: Any, natives: Mapping[str, str]) -> Manager:
+    """Construct the manager `name` with its settings and the native names; raises `bad-config`."""
+    return cast(Manager, _load(name)(settings, natives))
+
+
+def _load(name: str) -> Any:
+    path = MANAGERS.get(name) or next((entry.value for entry in entry_points(group=GROUP) if entry.name == name), None)
+    if path is None:
+        raise QtandemError(
+            "bad-config", f"There is no manager {name!r}", remedy=f"The managers are {', '.join(names())}."
+        )
+    module, _, attribute = path.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise QtandemError("bad-config", f"The manager {name!r} cannot be loaded", cause=str(error)) from error
