@@ -29,6 +29,10 @@ def gone(pid):
         return True
 
 
+def kernel_view(pid, name):
+    return Path(f"/proc/{pid}/{name}").read_bytes()
+
+
 async def until(condition, within=10.0):
     # Other processes tell us nothing when they end.
     async with asyncio.timeout(within):
@@ -220,7 +224,7 @@ async def test_the_kernel_sees_no_secret_of_a_child(pool):
     workers = pool(a={"api_key": SECRET})
     pid = await order(workers, "a", "pid")
     for name in ("cmdline", "environ"):
-        assert SECRET.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+        assert SECRET.encode() not in kernel_view(pid, name)
 
 
 def test_addresses_and_paths_are_not_taken_for_secrets():
@@ -306,7 +310,7 @@ async def test_observing_an_ideal_device_needs_no_sdk(tmp_path):
         assert isinstance(seen, Observation)
         assert (seen.availability, seen.free_slots, seen.total_slots) == (Availability.ONLINE, 2, 2)
         [row] = workers.stats()
-        maps = Path(f"/proc/{row.pid}/maps").read_text()
+        maps = kernel_view(row.pid, "maps").decode()
         assert not [word for word in ("qiskit", "numpy", "scipy") if word in maps]
     finally:
         await workers.close()
