@@ -9,10 +9,12 @@ from __future__ import annotations
 import http
 import http.client
 import json
+import os
+import pwd
 import secrets
 import ssl
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +30,7 @@ from qtandem.daemons.certificates import Issuer, Key
 from qtandem.daemons.files import read_private, write_atomic
 from qtandem.daemons.nodes import Node, Nodes
 
+SERVICE_USER = "qtandem"
 TOKEN_TTL_S = 3600.0
 _MAX_CALL = 16 * 1024
 _Call = TypeVar("_Call", bound=BaseModel)
@@ -80,7 +83,7 @@ def init(tls_dir: Path, hosts: Iterable[str], now: float) -> Initialised:
 
     `hosts` are extra names and addresses in the certificate. Raises `bad-config` for half of a pair of files.
     """
-    tls_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _make_directory(tls_dir)
     created = False
     if not (tls_dir / tls.CA_KEY).exists():
         if (tls_dir / tls.CA).exists():
@@ -155,7 +158,7 @@ def enrol(
         raise QtandemError(
             "already-exists", f"{tls_dir} holds the authority", remedy="The daemon's own host needs no relay."
         )
-    tls_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
+    _make_directory(tls_dir)
     key = certificates.new_key()
     call = EnrolCall(token=token.strip(), node=node, csr=certificates.make_csr(key, node).decode())
     answer = _call_pinned(server, fingerprint, call, timeout_s)
@@ -342,6 +345,17 @@ def _certificate_in(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(read_private(path))
     except ValueError as error:
         raise QtandemError("bad-config", f"{path} holds no certificate", cause=str(error)) from error
+
+
+def _make_directory(tls_dir: Path) -> None:
+    """Files get the owner of their directory; one that root makes here belongs to the service's user."""
+    if tls_dir.is_dir():
+        return
+    tls_dir.mkdir(mode=0o755, parents=True)
+    with suppress(KeyError):
+        if os.geteuid() == 0:
+            owner = pwd.getpwnam(SERVICE_USER)
+            os.chown(tls_dir, owner.pw_uid, owner.pw_gid)
 
 
 def _put(path: Path, data: bytes, mode: int, *, replace: bool) -> None:

@@ -34,8 +34,8 @@ from qtandem.daemons.sockets import listen_unix
 from qtandem.daemons.upstream import Upstream
 
 RENEWAL_CHECK_S = 3600.0
-# Calls under way get so long to end after SIGTERM; hooks give up sooner.
-GRACE_S = 10.0
+# Calls under way get so long to end after SIGTERM; long polls never would, and every call may be repeated.
+GRACE_S = 3.0
 MIRROR_CALL_S = 5.0
 
 
