@@ -66,7 +66,8 @@ def load(path: Path | None = None) -> Configuration:
     fatal = [problem for problem in problems if problem.fatal]
     if fatal:
         raise QtandemError("bad-config", f"{path} cannot be used", cause="\n".join(str(problem) for problem in fatal))
-    settings = _without_root(settings)
+    if os.geteuid() != 0 and not (path == SYSTEM_PATH and path.exists()):
+        settings = _without_root(settings)
     vendor = read_qrmi_config(settings.daemon.qrmi_config, problems)
     catalog = _catalog(settings, vendor, path, problems)
     return Configuration(settings, catalog, tuple(problems), path if path.exists() else None)
@@ -120,9 +121,7 @@ def _keys_at(location: Iterable[str]) -> list[str]:
 
 
 def _without_root(settings: Settings) -> Settings:
-    """Unset paths of a user's own daemon lie in the XDG directories."""
-    if os.geteuid() == 0:
-        return settings
+    """Unset paths of a user's own daemon lie in the XDG directories; the site's file means the site's paths."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/qtandem-{os.geteuid()}") / "qtandem"  # noqa: S108
     state = _xdg("XDG_STATE_HOME", ".local/state") / "qtandem"
     config = _xdg("XDG_CONFIG_HOME", ".config") / "qtandem"
