@@ -48,7 +48,8 @@ def default_path() -> Path:
     """`/etc/qtandem/qtandem.toml` for root and services, the user's own file elsewhere if it exists."""
     if os.geteuid() != 0:
         own = _xdg("XDG_CONFIG_HOME", ".config") / "qtandem" / "qtandem.toml"
-        if own.exists():
+        # A home that may not be entered holds no file of ours.
+        if os.path.exists(own):
             return own
     return SYSTEM_PATH
 
