@@ -33,6 +33,9 @@ class DaemonSettings(_Section):
     textfile: str = Field("", description="file for a node exporter's textfile collector; empty: none")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     admins: tuple[str, ...] = Field((), description="users who may see everybody's runs, besides root")
+    login_hosts: tuple[str, ...] = Field(
+        (), description="relays that may speak for the owner of any run; all others only of runs on their own node"
+    )
 
 
 class RelaySettings(_Section):

@@ -10,6 +10,7 @@ from qtandem.core import requests, verdicts
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Task
 from qtandem.core.leases.queries import Filter
+from qtandem.core.runs import RunId
 from qtandem.core.verdicts import Admit, Asker
 from qtandem.core.wire import ClaimCall, TaskCall, TextAnswer
 from qtandem.daemons import people
@@ -28,6 +29,7 @@ async def start(request: web.Request) -> web.Response:
     call = await read(request, TaskCall)
     resource = context.catalog.get(call.resource).name if call.resource else ""
     lease = context.tasks.choose_lease(caller.uid, call.lease, resource, everybody=caller.uid == ROOT and caller.local)
+    context.authority.require(Event.TASK, caller, owner=lease.uid, nodes=_nodes(context, lease.owner))
     task = await context.tasks.start(lease, lease.uid, call.payload, call.key)
     return reply(request, task_answer(task), status=200)
 
@@ -115,5 +117,13 @@ def _all_open(context: Context, admitted: Admit) -> None:
 async def _own(request: web.Request) -> Task:
     context = request.app[CONTEXT]
     task = await context.tasks.get(request.match_info["id"])
-    context.authority.require(Event.TASK, request[CALLER], owner=task.uid)
+    context.authority.require(Event.TASK, request[CALLER], owner=task.uid, nodes=_nodes(context, task.owner))
     return task
+
+
+def _nodes(context: Context, owner: str) -> tuple[str, ...] | None:
+    """The nodes of the run that owns a lease, none once it has ended; None for a claim, which has no place."""
+    if not owner.startswith("run "):
+        return None
+    run = context.leases.run(RunId.parse(owner.removeprefix("run ")))
+    return run.nodes if run else ()

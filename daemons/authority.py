@@ -80,8 +80,11 @@ class Authority:
     without root it is the one uid there is.
     """
 
-    def __init__(self, services: Mapping[str, Service], admins: Iterable[str] = ()) -> None:
+    def __init__(
+        self, services: Mapping[str, Service], admins: Iterable[str] = (), login_hosts: Iterable[str] = ()
+    ) -> None:
         self._services = services
+        self._trusted_hosts = frozenset(login_hosts).union(*(each.hosts for each in services.values()))
         self._admins = service(admins, ()).uids
         self._own = os.geteuid()
 
@@ -103,24 +106,38 @@ class Authority:
         *,
         manager: str | None = None,
         owner: int | None = None,
-        nodes: Iterable[str] = (),
+        nodes: Iterable[str] | None = None,
     ) -> Right:
-        """The right by which the caller may do `event` to what `owner` owns; raises `not-authorised`/`not-yours`."""
+        """The right by which the caller may do `event` to what `owner` owns; raises `not-authorised`/`not-yours`.
+
+        `nodes` are those of the run that it is about; None for what is about no run.
+        """
         rights = TABLE[event]
         trusted = caller.uid == ROOT if rights[Right.SERVICE] == "root" else rights[Right.SERVICE] != NONE
         if trusted and self.is_service(caller, manager):
             return Right.SERVICE
         if event in (Event.READ_OWN, Event.EXPLAIN) and caller.uid in self._admins:
             return Right.SERVICE
-        if rights[Right.NODE] != NONE and caller.uid == ROOT and _among(caller.host, nodes):
+        if rights[Right.NODE] != NONE and caller.uid == ROOT and _among(caller.host, nodes or ()):
             return Right.NODE
         if rights[Right.OWNER] != NONE and owner is not None and caller.uid == owner:
+            self._believe(caller, nodes)
             return Right.OWNER
         if rights[Right.ANYONE] != NONE:
             return Right.ANYONE
         if rights[Right.OWNER] != NONE:
             raise QtandemError("not-yours", f"uid {caller.uid} may not do this for uid {owner} ({event})")
         raise QtandemError("not-authorised", f"uid {caller.uid} on {caller.host} may not report {event}")
+
+    def _believe(self, caller: Caller, nodes: Iterable[str] | None) -> None:
+        """A relay could make its callers' uids up: it is believed about runs that its node has a part in."""
+        if caller.local or nodes is None or _among(caller.host, nodes) or _among(caller.host, self._trusted_hosts):
+            return
+        raise QtandemError(
+            "not-yours",
+            f"The run is not on {caller.host}",
+            remedy="Do it on a node of the run. Admins: daemon.login_hosts lists hosts that may act for any run.",
+        )
 
     def _trusted_here(self, caller: Caller) -> bool:
         return caller.local and caller.uid in (ROOT, self._own)

@@ -268,7 +268,7 @@ def authority_of(settings: Settings) -> Authority:
         name: authority.service(manager.service_users, manager.control_hosts)
         for name, manager in settings.managers.items()
     }
-    return Authority(services, admins=settings.daemon.admins)
+    return Authority(services, settings.daemon.admins, settings.daemon.login_hosts)
 
 
 def database_url(settings: Settings) -> str:
