@@ -1,0 +1,99 @@
+"""`qtandem config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from qtandem.daemons.commands.options import ConfigPath, Json, group
+
+if TYPE_CHECKING:
+    from qtandem.core.config import Configuration
+    from qtandem.core.problems import Problem
+
+app = group("The configuration: check it, show it, start one.")
+
+
+@app.command()
+def check(config: ConfigPath = "", json: Json = False) -> None:
+    """One line a fault: path, key, what is wrong, fix. Exit status 5 if an entry cannot be used."""
+    from qtandem.core.config import default_path
+    from qtandem.core.errors import EXIT_SITE
+    from qtandem.daemons.commands.output import print_json
+
+    path = Path(config) if config else default_path()
+    loaded, lines, problems = _checked(config)
+    fatal = loaded is None or any(problem.fatal for problem in problems)
+    if json:
+        rows = [_row(problem) for problem in problems] if loaded else [{"text": line} for line in lines]
+        print_json({"path": str(path), "ok": not fatal, "problems": rows})
+    else:
+        for line in lines:
+            print(line)
+        if loaded is not None and not lines:
+            read = loaded.path or "no qtandem.toml, all defaults"
+            print(f"ok: {read}, {len(loaded.catalog.resources)} resources, {len(loaded.catalog.classes)} classes")
+    if fatal:
+        raise typer.Exit(EXIT_SITE)
+
+
+@app.command()
+def show(config: ConfigPath = "", json: Json = False) -> None:
+    """What is in force, defaults included. No secret is shown: keys of vendors are only counted."""
+    from qtandem.core.config import load
+    from qtandem.daemons.commands.output import print_json
+    from qtandem.daemons.commands.toml import document, plain
+
+    loaded = load(Path(config) if config else None)
+    settings = plain(loaded.settings)
+    resources: dict[str, dict[str, Any]] = {
+        resource.name: {
+            "type": resource.type,
+            "native": resource.native,
+            "slots": resource.slots,
+            "credentials": resource.credentials,
+            "has_provider": resource.has_provider,
+            "settings": sorted(resource.settings),
+        }
+        for resource in loaded.catalog.resources.values()
+    }
+    if json:
+        print_json({"path": str(loaded.path) if loaded.path else None, "settings": settings, "resources": resources})
+        return
+    print(f"# read from {loaded.path or 'no file: all defaults'}")
+    print(document(settings), end="")
+    print("\n# resources in force, with the names of their settings")
+    for name, row in resources.items():
+        keys = ", ".join(row["settings"]) or "no settings"
+        print(f"# {name}: {row['type']}, native {row['native']}, {row['slots']} slots, {row['credentials']}; {keys}")
+
+
+@app.command()
+def example() -> None:
+    """A qtandem.toml with every key, its default and its meaning, to start from."""
+    from qtandem.daemons.commands.toml import example as text
+
+    print(text(), end="")
+
+
+def _checked(config: str) -> tuple[Configuration | None, list[str], tuple[Problem, ...]]:
+    from qtandem.core.config import load
+    from qtandem.core.errors import QtandemError
+
+    try:
+        loaded = load(Path(config) if config else None)
+    except QtandemError as error:
+        return None, (error.cause or error.message).splitlines(), ()
+    return loaded, [str(problem) for problem in loaded.problems], loaded.problems
+
+
+def _row(problem: Problem) -> dict[str, object]:
+    return {
+        "path": str(problem.path),
+        "key": problem.key,
+        "message": problem.message,
+        "fix": problem.fix,
+        "fatal": problem.fatal,
+    }

@@ -1,0 +1,61 @@
+"""`qtandem env`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from qtandem.daemons.commands.options import Json
+
+
+def env(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="Run or job id; default: the job around this shell.")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Print a job's QPU variables as export lines, for: eval "$(qtandem env)"."""
+    from qtandem.core.client.calls import as_object
+    from qtandem.core.errors import QtandemError
+    from qtandem.daemons.commands.output import api, print_json
+
+    wanted = run or around(os.environ)
+    if not wanted:
+        raise QtandemError("no-such-run", "This shell is in no job", remedy="Name the job: qtandem env JOB")
+    answer = as_object(api().get("runs", wanted, "environment"))
+    if json:
+        print_json(answer)
+        return
+    for line in exports(as_object(answer["env"])):
+        print(line)
+
+
+def around(environ: Mapping[str, str]) -> str:
+    """The run or job that the variables of a shell tell of; empty outside a job."""
+    if environ.get("QTANDEM_RUN"):
+        return environ["QTANDEM_RUN"]
+    job = environ.get("SLURM_JOB_ID", "")
+    if environ.get("SLURM_ARRAY_JOB_ID") and environ.get("SLURM_ARRAY_TASK_ID"):
+        job = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
+    if job:
+        cluster = environ.get("SLURM_CLUSTER_NAME")
+        return f"slurm:{cluster}:{job}" if cluster else job
+    return environ.get("LOCAL_JOB_ID", "")
+
+
+def exports(variables: Mapping[str, object]) -> list[str]:
+    """Lines that any POSIX shell evaluates to exactly these values; names that a shell cannot hold are left out."""
+    import re
+    import shlex
+    import sys
+
+    lines = []
+    for name, value in sorted(variables.items()):
+        if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            lines.append(f"export {name}={shlex.quote(str(value))}")
+        else:
+            print(f"qtandem: {name!r} is left out: no shell takes the name", file=sys.stderr)
+    return lines

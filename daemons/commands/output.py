@@ -1,0 +1,93 @@
+"""What verbs print: tables on a terminal, tab-separated lines elsewhere, JSON where it is asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from qtandem.core.client.transport import Daemon
+
+
+def api(deadline_s: float = 30.0) -> Daemon:
+    return Daemon(deadline_s=deadline_s)
+
+
+def print_json(value: object) -> None:
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False))
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "", aligned: bool | None = None
+) -> None:
+    """Cells that are None show as `-`. Aligned (default: on a terminal), `empty` is said where there are no rows."""
+    texts = [[_cell(cell) for cell in row] for row in rows]
+    if not (sys.stdout.isatty() if aligned is None else aligned):
+        for line in [[name.lower().replace(" ", "_") for name in columns], *texts]:
+            print("\t".join(line))
+        return
+    if not texts:
+        print(empty or "none")
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for number, name in enumerate(columns):
+        numeric = all(_numeric(row[number]) for row in texts)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in texts:
+        table.add_row(*(Text(cell) for cell in row))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+@contextmanager
+def progress(text: str) -> Iterator[Progress]:
+    """A line on stderr while something is waited for; nothing where stderr is not a terminal."""
+    shown = Progress(text)
+    if not sys.stderr.isatty():
+        yield shown
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text) as status:
+        shown.update = lambda line: status.update(line)
+        yield shown
+
+
+class Progress:
+    """`say` changes the line."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._since = time.monotonic()
+        self.update: Callable[[str], object] = _unseen
+
+    def say(self, state: str) -> None:
+        self.update(f"{self._text}: {state}, {time.monotonic() - self._since:.0f} s")
+
+
+def _unseen(text: str) -> None:
+    """Where there is no terminal, progress is not shown."""
+
+
+def moment(at: float | None) -> str | None:
+    """A Unix time as local date and time."""
+    return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def _cell(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
+    return " ".join(str(value).split())
+
+
+def _numeric(text: str) -> bool:
+    return text == "-" or text.replace(".", "").replace("/", "").replace("e-", "").isdigit()
