@@ -97,17 +97,23 @@ def task_answer(task: Task) -> TaskAnswer:
 def health(context: Context) -> Health:
     """Healthy while at least one manager's sensors can be written (or there is no manager).
 
+    A publisher that does not come to an end is as dead as one whose manager does not answer.
+
     A single sensor that fails (a licence that somebody removed) is a problem to show, not a reason to have the
     dead-man close all others.
     """
-    publishers = context.publishers
-    dead = [name for name, publisher in publishers.items() if publisher.health.error]
+    publishers, now = context.publishers, context.clock()
+    limit_s = context.settings.timing.deadman_s / 2
+    stuck = {name for name, publisher in publishers.items() if publisher.health.stuck(now, limit_s)}
+    dead = stuck | {name for name, publisher in publishers.items() if publisher.health.error}
     problems = [*context.problems, *(f"{count} faults in {loop}" for loop, count in steady.faults.items())]
     return Health(
         healthy=not publishers or len(dead) < len(publishers),
         version=VERSION,
-        at=context.clock(),
-        publishers={name: publisher.health.word() for name, publisher in publishers.items()},
+        at=now,
+        publishers={
+            name: "stuck" if name in stuck else publisher.health.word() for name, publisher in publishers.items()
+        },
         workers=sum(worker.pid is not None for worker in context.workers.stats()),
         leases_open=len(context.leases.leases()),
         problems=problems,

@@ -34,7 +34,10 @@ class View:
 
 @dataclass(slots=True)
 class PublisherHealth:
-    """How one manager's sensors are; `failing` maps natives to the reason that they were not confirmed."""
+    """How one manager's sensors are; `failing` maps natives to the reason that they were not confirmed.
+
+    `busy_since` is when the pass began that has not come to its end: it hangs, or breaks off each time.
+    """
 
     published: int = 0
     failures: int = 0
@@ -42,6 +45,10 @@ class PublisherHealth:
     failing_since: float | None = None
     failing: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
+    busy_since: float | None = None
+
+    def stuck(self, now: float, limit_s: float) -> bool:
+        return self.busy_since is not None and now - self.busy_since > limit_s
 
     def word(self) -> str:
         """`ok`, `starting`, or what is wrong."""
@@ -104,6 +111,8 @@ class Publisher:
     async def publish(self) -> None:
         """One publication, of what is due now."""
         now, view = self._clock(), self._view()
+        if self.health.busy_since is None:
+            self.health.busy_since = now
         wanted = self._retired | sensor_values(view.catalog.resources.values(), view.facts, view.foreign, now)
         whole = now >= self._reassert_at
         values = self._due(wanted, now, whole)
@@ -116,6 +125,7 @@ class Publisher:
             self.health.last_ok = now
         if whole and self._retry_at is None:
             self._reassert_at = now + self._timing.reassert_s
+        self.health.busy_since = None
 
     async def _write(self, values: list[SensorValue]) -> tuple[Published, str]:
         try:
