@@ -73,7 +73,8 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        return not self._ended and self._process.returncode is None
+        output = self._process.stdout
+        return not self._ended and self._process.returncode is None and output is not None and not output.at_eof()
 
     async def call(self, message: dict[str, object], deadline_s: float) -> Answer:
         """Send one message and wait for its answer.

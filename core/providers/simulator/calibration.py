@@ -44,7 +44,7 @@ def snapshot(backend: str, cache: Path) -> Calibration:
 
     Raises `bad-config` for a name that no fake backend has, `no-provider` when the extra is not installed.
     """
-    file = cache / f"calibration-{backend}.json"
+    file = cache / f"calibration-{Path(backend).name}.json"
     try:
         return Calibration.model_validate_json(file.read_bytes())
     except (OSError, ValueError):
@@ -57,13 +57,13 @@ def snapshot(backend: str, cache: Path) -> Calibration:
 
 def description(backend: str) -> dict[str, Any]:
     """`{configuration, properties}` of a fake backend, the form of QRMI's `target()` for IBM machines."""
-    folder = _backends() / backend.removeprefix(_PREFIX)
-    if not backend.startswith(_PREFIX) or not backend.replace("_", "").isalnum() or not folder.is_dir():
+    if backend not in backends():
         known = ", ".join([IDEAL, *backends()])
         raise QtandemError(
             "bad-config", f"No simulated backend is called {backend!r}", remedy=f"Choose one of: {known}"
         )
-    name = folder.name
+    name = backend.removeprefix(_PREFIX)
+    folder = _backends() / name
     return {
         "configuration": json.loads((folder / f"conf_{name}.json").read_text()),
         "properties": json.loads((folder / f"props_{name}.json").read_text()),
@@ -76,9 +76,9 @@ def backends() -> list[str]:
 
 
 def digest(description: Mapping[str, Any]) -> Calibration:
-    """Medians over a whole device from its `{configuration, properties}`."""
+    """Medians over the parts that work (error below 1), from a device's `{configuration, properties}`."""
     conf, props = description["configuration"], description["properties"]
-    pairs = [gate for gate in props["gates"] if len(gate["qubits"]) == 2]
+    pairs = [gate for gate in props["gates"] if len(gate["qubits"]) == 2 and gate["gate"] in conf["basis_gates"]]
     return Calibration(
         qubits=conf["n_qubits"],
         taken_at=datetime.fromisoformat(props["last_update_date"].replace("Z", "+00:00")).timestamp(),
@@ -96,7 +96,8 @@ def digest(description: Mapping[str, Any]) -> Calibration:
 def _values(rows: Sequence[Sequence[Mapping[str, Any]]], name: str) -> Iterable[float]:
     for row in rows:
         for entry in row:
-            if entry["name"] == name and entry["value"] is not None:
+            broken = name.endswith("_error") and entry["value"] == 1
+            if entry["name"] == name and entry["value"] is not None and not broken:
                 yield float(entry["value"]) * _SECONDS.get(entry.get("unit", ""), 1.0)
 
 

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS tasks (
   reason TEXT NOT NULL DEFAULT '', shots INTEGER, usage_s REAL, result TEXT,
   created_at REAL NOT NULL, started_at REAL, finished_at REAL
 );
-CREATE INDEX IF NOT EXISTS task_state ON tasks (state, created_at);
+CREATE INDEX IF NOT EXISTS task_state ON tasks (state);
 CREATE TABLE IF NOT EXISTS knobs (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS log (
   n INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, event TEXT NOT NULL, detail TEXT NOT NULL
@@ -189,7 +189,9 @@ class SimulatedDevice:
             if row is None:
                 return []
             self._db.execute("UPDATE sessions SET closed_at = ? WHERE token = ?", (self.clock(), token))
-            open_tasks = self._rows("SELECT id FROM tasks WHERE token = ? AND state IN ('queued', 'running')", token)
+            open_tasks = self._rows(
+                "SELECT id FROM tasks WHERE token = ? AND state IN ('queued', 'running') ORDER BY rowid", token
+            )
             cancelled = [str(task["id"]) for task in open_tasks]
             for task in cancelled:
                 self._end(task, TaskState.CANCELLED, "its session was released")
@@ -258,7 +260,7 @@ class SimulatedDevice:
                 "SELECT t.id, t.token, t.payload FROM tasks t JOIN sessions s ON s.token = t.token"
                 " WHERE t.state = 'queued' AND s.slots >"
                 " (SELECT count(*) FROM tasks r WHERE r.token = t.token AND r.state = 'running')"
-                " ORDER BY t.created_at LIMIT 1"
+                " ORDER BY t.rowid LIMIT 1"
             )
             if row is None:
                 return None

@@ -7,12 +7,16 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from qiskit import QuantumCircuit, transpile
 from qiskit.circuit import library
 from qiskit.exceptions import QiskitError
+from qiskit.primitives.containers.estimator_pub import EstimatorPub
+from qiskit.primitives.containers.sampler_pub import SamplerPub
 from qiskit_aer import AerError, AerSimulator
 
 from qtandem.core.errors import QtandemError
@@ -28,8 +32,7 @@ _KNOWN = (
     *(library.CPhaseGate, library.RXXGate, library.RYYGate, library.RZZGate, library.CCXGate),
     *(library.Measure, library.Barrier, library.Reset),
 )
-# Above this Aer chooses a method that needs less, or fails the task.
-_MEMORY_MB = 2048
+_MEMORY: dict[str, Any] = {"max_memory_mb": 2048}
 
 
 def main() -> None:
@@ -69,18 +72,15 @@ def run(task: Circuit | Primitive, options: Mapping[str, Any]) -> tuple[str, int
 
 
 def _run_circuit(task: Circuit, options: Mapping[str, Any]) -> str:
-    circuit, noise = _compile(task.circuit, options)
-    simulator = AerSimulator(max_memory_mb=_MEMORY_MB, **noise)
-    result = simulator.run(circuit, shots=task.shots, seed_simulator=options["seed"]).result()
-    if not result.success:
-        raise QtandemError("task-failed", "The circuit cannot be run", cause=_status(result))
-    counts = {bits.replace(" ", ""): int(n) for bits, n in result.get_counts().items()}
+    circuit, backend = _compile(task.circuit, options)
+    result = _with_room(partial(_aer, circuit, task.shots, options["seed"]), backend)
+    width = circuit.num_clbits
+    counts = {f"{int(bits, 16):0{width}b}": int(n) for bits, n in result.data()["counts"].items()}
     return json.dumps(
         {
             "counts": dict(sorted(counts.items())),
             "shots": task.shots,
-            # From the left of a bit string, as Qiskit orders them.
-            "registers": [[register.name, register.size] for register in reversed(task.circuit.cregs)],
+            "registers": _registers(circuit),
             "backend": options["backend"],
             "noise": bool(options["noise"]),
             "seed": options["seed"],
@@ -89,41 +89,64 @@ def _run_circuit(task: Circuit, options: Mapping[str, Any]) -> str:
     )
 
 
+def _aer(circuit: QuantumCircuit, shots: int, seed: int | None, backend: dict[str, Any]) -> Any:
+    result = AerSimulator(**backend).run(circuit, shots=shots, seed_simulator=seed).result()
+    if not result.success:
+        words = [str(result.status), *(str(each.status) for each in result.results)]
+        raise AerError("; ".join(dict.fromkeys(words)))
+    return result
+
+
+def _registers(circuit: QuantumCircuit) -> list[tuple[str, int]]:
+    """Names and widths of what a bit string consists of, from its left; a bit outside registers is `bit<N>`."""
+    names = []
+    for number in reversed(range(circuit.num_clbits)):
+        found = circuit.find_bit(circuit.clbits[number]).registers
+        names.append(found[0][0].name if found else f"bit{number}")
+    return [(name, len(list(bits))) for name, bits in groupby(names)]
+
+
 def _sample(task: Primitive, options: Mapping[str, Any]) -> tuple[str, int]:
     from qiskit_aer.primitives import SamplerV2
 
-    results, shots = [], 0
-    for pub in task.pubs:
-        circuit, noise = _compile(pub.circuit, options)
-        sampler = SamplerV2(
-            default_shots=task.shots,
-            seed=_seed(task, options),
-            options={"backend_options": {"max_memory_mb": _MEMORY_MB, **noise}},
-        )
-        results += list(sampler.run([(circuit, pub.parameter_values, pub.shots)]).result())
-        shots += pub.shots * pub.parameter_values.size
-    return _encode(results), shots
+    def sample(pub: SamplerPub, circuit: QuantumCircuit, backend: dict[str, Any]) -> Any:
+        sampler = SamplerV2(seed=_seed(task, options), options={"backend_options": backend})
+        return sampler.run([(circuit, pub.parameter_values, pub.shots)]).result()
+
+    shots = sum(pub.shots * pub.parameter_values.size for pub in task.pubs)
+    return _encode(_each(task, options, sample)), shots
 
 
 def _estimate(task: Primitive, options: Mapping[str, Any]) -> tuple[str, int]:
     from qiskit_aer.primitives import EstimatorV2
 
-    results, shots = [], 0
-    for pub in task.pubs:
-        circuit, noise = _compile(pub.circuit, options)
+    def estimate(pub: EstimatorPub, circuit: QuantumCircuit, backend: dict[str, Any]) -> Any:
         observables = pub.observables
-        if circuit.layout is not None and circuit is not pub.circuit:
+        if circuit is not pub.circuit and circuit.layout is not None:
             observables = observables.apply_layout(circuit.layout)
-        estimator = EstimatorV2(
-            options={
-                "backend_options": {"max_memory_mb": _MEMORY_MB, **noise},
-                "run_options": {"seed_simulator": _seed(task, options)},
-            }
-        )
-        pub_results = estimator.run([(circuit, observables, pub.parameter_values)], precision=pub.precision)
-        results += list(pub_results.result())
-        shots += _shots_for(pub.precision)
-    return _encode(results), shots
+        run_options = {"seed_simulator": _seed(task, options)}
+        estimator = EstimatorV2(options={"backend_options": backend, "run_options": run_options})
+        return estimator.run([(circuit, observables, pub.parameter_values)], precision=pub.precision).result()
+
+    return _encode(_each(task, options, estimate)), sum(_shots_for(pub.precision) for pub in task.pubs)
+
+
+def _each(task: Primitive, options: Mapping[str, Any], run_pub: Callable[..., Any]) -> list[Any]:
+    results: list[Any] = []
+    for pub in task.pubs:
+        circuit, backend = _compile(pub.circuit, options)
+        results += _with_room(partial(run_pub, pub, circuit), backend)
+    return results
+
+
+def _with_room(attempt: Callable[[dict[str, Any]], Any], backend: dict[str, Any]) -> Any:
+    """The result by the method that Aer chooses, or by tensor networks where a state vector has no room."""
+    try:
+        return attempt(backend)
+    except (QiskitError, AerError) as error:
+        if "nsufficient memory" not in str(error):
+            raise
+    return attempt({**backend, "method": "matrix_product_state"})
 
 
 def _compile(circuit: QuantumCircuit, options: Mapping[str, Any]) -> tuple[QuantumCircuit, dict[str, Any]]:
@@ -132,10 +155,10 @@ def _compile(circuit: QuantumCircuit, options: Mapping[str, Any]) -> tuple[Quant
         from qtandem.core.providers.simulator import noise
 
         compiled = noise.compiled(circuit, options["backend"], options["seed"])
-        return compiled, {"noise_model": noise.model(compiled, options["backend"])}
+        return compiled, _MEMORY | {"noise_model": noise.model(compiled, options["backend"])}
     if _runs_as_it_is(circuit):
-        return circuit, {}
-    return transpile(circuit, AerSimulator(), optimization_level=0), {}
+        return circuit, _MEMORY
+    return transpile(circuit, AerSimulator(), optimization_level=0), _MEMORY
 
 
 def _runs_as_it_is(circuit: QuantumCircuit) -> bool:
@@ -160,10 +183,6 @@ def _encode(results: list[Any]) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return json.dumps(PrimitiveResult(results, metadata={"version": 2}), cls=RuntimeEncoder)
-
-
-def _status(result: Any) -> str:
-    return "; ".join({str(result.status), *(str(each.status) for each in result.results)})
 
 
 def _words(error: Exception) -> str:
