@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +61,8 @@ class LocalQueue:
         `request` is what `--qpu` takes; empty for a job without a QPU. `output` (default: a file in the
         queue's folder) gets stdout and stderr. Raises what the daemon refuses it for.
         """
-        uid, user = os.getuid(), getpass.getuser()
+        uid = os.getuid()
+        user = _user(uid)
         canonical, native = self._gate.submit(request, uid, user, account) if request else ("", "")
         out = self.folder / "output"
         out.mkdir(mode=0o700, exist_ok=True)
@@ -125,6 +126,13 @@ class LocalQueue:
             if row.state.final or (ends is not None and self._clock() >= ends):
                 return row
             time.sleep(LOOK_S)
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:

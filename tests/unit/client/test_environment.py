@@ -128,3 +128,48 @@ def test_import_is_light():
     env = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=env)
     assert out.stdout.strip() == "[]"
+
+
+# What the qrmi package 0.26.4 exports, with the public methods of its classes.
+QRMI = {
+    "AuthenticationFailedError": "",
+    "Config": "load resource_map",
+    "ConfigError": "",
+    "EnvVarNotSetError": "",
+    "InvalidInputError": "",
+    "Payload": "AliceBobFelis IQMServer Oqtopus PasqalCloud QiskitPrimitive",
+    "QRMIService": "resource resources",
+    "QrmiError": "",
+    "QuantumResource": "acquire from_config is_accessible metadata release resource_id resource_type status target"
+    " task_logs task_result task_start task_status task_stop",
+    "ResourceCapacity": "available_slots max_slots",
+    "ResourceDef": "environment is_dynamic name resource_type",
+    "ResourceNotFoundError": "",
+    "ResourceProvider": "least_busy resources",
+    "ResourceStatus": "busy capacity healthy pending_job_count status status_reason to_dict",
+    "ResourceStatusCode": "Offline Online Paused",
+    "ResourceType": "AliceBobFelis IBMQiskitRuntimeService IBMQuantumComputeService IBMQuantumSystem IQMServer OQTOPUS"
+    " PasqalCloud PasqalLocal",
+    "Target": "value",
+    "TaskNotFoundError": "",
+    "TaskNotReadyError": "",
+    "TaskResult": "value",
+    "TaskStatus": "Cancelled Completed Failed Queued Running",
+    "UnsupportedFunctionError": "",
+    "UnsupportedPayloadError": "",
+    "UnsupportedResourceTypeError": "",
+    "get_job_qpu_resources_and_types": "",
+    "set_log_callback": "",
+}
+
+
+def test_every_name_of_qrmi_is_there():
+    missing = [name for name in QRMI if not hasattr(client, name)]
+    for name, members in QRMI.items():
+        owner = getattr(client, name, None)
+        known = {*dir(owner), *getattr(owner, "__dataclass_fields__", ())}
+        missing += [f"{name}.{member}" for member in members.split() if member not in known]
+    assert missing == []
+    errors = [name for name in QRMI if name.endswith("Error") and name != "QrmiError"]
+    assert all(issubclass(getattr(client, name), client.QrmiError) for name in errors)
+    assert issubclass(client.QrmiError, RuntimeError)
