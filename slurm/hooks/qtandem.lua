@@ -239,10 +239,17 @@ local function verdict_of(answer)
   return answer.verdict == "none" and "none" or "reject"
 end
 
+-- Whether the job is a later component of a heterogeneous job: Slurm gives --qpu to all of them, and takes
+-- licences in the first alone.
+local function follower(job)
+  local offset = job.het_job_offset
+  return type(offset) == "number" and offset > 0 and offset < 4294967290
+end
+
 local function submit(job, part_list, uid)
   local request, second = request_of(job)
   local ours, others, choice = split_licenses(job.licenses)
-  if not request and #ours == 0 then
+  if #ours == 0 and (not request or follower(job)) then
     return slurm.SUCCESS
   end
   if second then

@@ -182,9 +182,19 @@ def start(environment, clock=time.monotonic, sleep=time.sleep):
     return 1
 
 
+def ended_attempt(environment, counted):
+    """The attempt that ended. When a job is requeued, slurmctld has counted the next one before its epilog."""
+    found = record(environment["SLURM_JOB_ID"])
+    began, now = number(environment.get("SLURM_JOB_START_TIME")), unwrapped(found.get("start_time"))
+    if counted > 0 and found and began != now:
+        return counted - 1
+    return counted if found or counted == 0 else None
+
+
 def end(environment):
     """Report the end; whatever is missed here the daemon learns from Slurm itself."""
     body = identity(environment)
+    body["attempt"] = ended_attempt(environment, body["attempt"])
     code = environment.get("SLURM_JOB_EXIT_CODE2", "").partition(":")[0]
     body["exit_code"] = number(code)
     try:
