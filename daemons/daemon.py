@@ -62,6 +62,7 @@ class Daemon:
         self._notifier = notifier or Notifier()
         self._path = configuration.path
         self._background: list[asyncio.Task[None]] = []
+        self._mirroring: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
         self._retired: dict[str, SensorValue] = {}
         self.context = self._assemble(configuration)
@@ -79,9 +80,9 @@ class Daemon:
             "reap": reaping.reap_forever,
             "sweep": reaping.sweep_forever,
             "orphans": context.tasks.watch_leases,
-            "mirror": self._mirror,
         }
         self._background = [asyncio.create_task(keep(name, loop), name=name) for name, loop in loops.items()]
+        self._mirroring = asyncio.create_task(self._mirror(), name="mirror")
         self._background.append(every("files", lambda: FILES_S, context.tasks.sweep))
         self._background.append(every("textfile", lambda: TEXTFILE_S, self._textfile))
         if self._notifier.watchdog_s is not None:
@@ -98,11 +99,12 @@ class Daemon:
         """Take no more calls, finish those under way, then stop. Held leases stay held in the store."""
         log("daemon").info("stopping")
         self._notifier.stopping()
+        self.stop.set()
         context = self.context
         await self._servers.close()
         for task in self._background:
             task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*self._background, *filter(None, [self._mirroring]), return_exceptions=True)
         await context.lifecycle.close()
         await asyncio.gather(*(publisher.close() for publisher in context.publishers.values()))
         await context.pending.close()
@@ -247,7 +249,6 @@ class Daemon:
 
         daemon, timing = self.context.settings.daemon, self.context.settings.timing
         await mirror(daemon.runtime_dir, state, names, timing.heartbeat_s, self.stop)
-        await asyncio.Event().wait()
 
     async def _textfile(self) -> None:
         path = self.context.settings.daemon.textfile

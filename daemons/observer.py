@@ -108,7 +108,9 @@ class Observer:
             self._keep(await self._poll(resource, pace, resource.poll_s * timing.fact_ttl_periods))
             delay = pace.delay_s(resource.name in self._wanted())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(nudge.wait(), delay)
+                # Not wait_for: that of Python 3.11 can swallow a cancellation.
+                async with asyncio.timeout(delay):
+                    await nudge.wait()
 
     async def _poll(self, resource: Resource, pace: Pace, ttl_s: float) -> Fact:
         self.polls += 1

@@ -123,7 +123,7 @@ class Publisher:
             await self._settle(wanted, outcome)
         elif not wanted and self.health.failing_since is None:
             self.health.last_ok = now
-        if whole and self._retry_at is None:
+        if whole and not self.health.error:
             self._reassert_at = now + self._timing.reassert_s
         self.health.busy_since = None
 
@@ -137,13 +137,13 @@ class Publisher:
             return Published(failed={value.native: "no answer" for value in values}), "no answer in time"
 
     def _due(self, wanted: Mapping[str, SensorValue], now: float, whole: bool) -> list[SensorValue]:
-        if self._retry_at is not None and now < self._retry_at:
+        paused = self._retry_at is not None and now < self._retry_at
+        if paused and self.health.error:
             # While the manager fails, news waits for the next try: a storm of tries would not mend it.
-            if self.health.error:
-                return []
-            return [value for value in due(wanted, self.confirmed) if value.native not in self.health.failing]
+            return []
         disturbed, self._disturbed = self._disturbed, set()
-        return list(wanted.values()) if whole else due(wanted, self.confirmed, disturbed)
+        values = list(wanted.values()) if whole else due(wanted, self.confirmed, disturbed)
+        return [value for value in values if not paused or value.native not in self.health.failing]
 
     def _judge(self, values: list[SensorValue], outcome: Published, error: str, now: float) -> None:
         health = self.health
@@ -187,7 +187,9 @@ class Publisher:
 
     def _idle_s(self) -> float:
         now = self._clock()
-        waits = [self._reassert_at - now if self._retry_at is None else self._retry_at - now]
+        waits = [] if self.health.error else [self._reassert_at - now]
+        if self._retry_at is not None:
+            waits.append(self._retry_at - now)
         expiry = next_expiry(self._view().facts.values(), now)
         if expiry is not None:
             waits.append(expiry + 0.01)

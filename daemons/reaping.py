@@ -31,7 +31,8 @@ class Reaping:
             await self.reap()
             period = self._context.settings.timing.reap_s
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wanted.wait(), period)
+                async with asyncio.timeout(period):
+                    await wanted.wait()
                 # Whoever asked suspects a run: two answers at the least distance that counts settle it.
                 await self.reap()
                 await asyncio.sleep(APART_S)
