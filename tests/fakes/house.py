@@ -1,0 +1,86 @@
+"""The daemon's parts put together on fakes: a real lease service and store, a manager and workers in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from qtandem.core.config import Configuration
+from qtandem.core.leases.cipher import Cipher
+from qtandem.core.leases.service import LeaseService
+from qtandem.core.leases.store import Store
+from qtandem.core.resources import Catalog, Resource
+from qtandem.core.settings import DaemonSettings, Settings, Timing
+from qtandem.core.signals import Signals
+from qtandem.daemons.authority import Authority
+from qtandem.daemons.context import Context
+from qtandem.daemons.lifecycle import Lifecycle
+from qtandem.daemons.metrics import Metrics
+from qtandem.daemons.observer import Observer
+from qtandem.daemons.pending import Pending
+from qtandem.daemons.records import Records
+from qtandem.daemons.refusals import Refusals
+from qtandem.daemons.tasks import Tasks, Terms
+from tests.fakes.manager import FakeManager
+from tests.fakes.workers import FakeWorkers
+
+
+def settings(tmp_path: Path, **timing: float) -> Settings:
+    daemon = DaemonSettings(
+        socket=tmp_path / "q.sock", runtime_dir=tmp_path, state_dir=tmp_path, master_key=tmp_path / "key", metrics=""
+    )
+    return Settings(daemon=daemon, timing=Timing(**timing))
+
+
+class House:
+    """`async with House(tmp_path, {"fez": 2}) as house`; `resources` may be whole `Resource`s too."""
+
+    def __init__(self, tmp_path: Path, resources: Mapping[str, int | Resource], **timing: float) -> None:
+        catalog = Catalog(
+            {
+                name: each if isinstance(each, Resource) else Resource(name, "simulator", name, slots=each, poll_s=0.05)
+                for name, each in resources.items()
+            }
+        )
+        given = settings(tmp_path, **timing)
+        slots = {name: each.slots for name, each in catalog.resources.items()}
+        self.workers, self.manager = FakeWorkers(slots), FakeManager(natives=catalog.natives)
+        self.store = Store(f"sqlite:///{tmp_path / 'q.db'}", Cipher(bytes(32)))
+        self.signals, clock = Signals(), time.time
+        self.leases = LeaseService(self.store, self.workers, slots.__getitem__, clock, self.signals, given.timing)
+        self.pending = Pending(clock=clock, on_new=lambda names: self.observer.nudge(names))
+        self.observer = Observer(self.workers, self.signals, clock=clock, wanted=self.pending.wanted)
+        records = Records(self.leases, self.store)
+        self.context = Context(
+            configuration=Configuration(given, catalog),
+            clock=clock,
+            signals=self.signals,
+            records=records,
+            leases=self.leases,
+            workers=self.workers,  # type: ignore[arg-type]
+            observer=self.observer,
+            pending=self.pending,
+            authority=Authority({}),
+            metrics=Metrics(),
+            managers={self.manager.name: self.manager},
+        )
+        terms = Terms(price=2.0, currency="EUR", calibration_at=123.0)
+        self.tasks = Tasks(records, self.leases, self.workers, tmp_path, self.signals, lambda _: terms, clock=clock)
+        self.lifecycle = Lifecycle(self.context, Refusals(records, lambda: given.timing, clock=clock))
+        self.context.tasks, self.context.lifecycle = self.tasks, self.lifecycle
+        self.context.metrics.observe(self.context)
+
+    async def __aenter__(self) -> House:
+        await self.leases.open()
+        self.observer.configure(self.context.catalog.resources.values(), self.context.settings.timing)
+        await self.tasks.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.lifecycle.close()
+        await self.pending.close()
+        await self.observer.close()
+        await self.tasks.close()
+        await self.leases.close()
+        self.store.close()
