@@ -8,9 +8,10 @@ import hashlib
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import psutil
 import structlog
@@ -41,12 +42,19 @@ class WorkerStats:
     kills: int
 
 
+class _Family(NamedTuple):
+    """What may share a worker: one type, credential and purpose."""
+
+    type: str
+    credential: str
+    purpose: Purpose
+
+
 @dataclass(eq=False, slots=True)
 class _Lane:
     """The queue in front of one worker; the lock is first come, first served."""
 
-    type: str
-    purpose: Purpose
+    family: _Family
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     worker: Worker | None = None
     told: dict[str, ProviderSpec] = field(default_factory=dict)
@@ -56,7 +64,10 @@ class _Lane:
 
 
 class Workers:
-    """Calls to providers, one warm child a type, credential and purpose, at most `limit` children.
+    """Calls to providers in warm children, at most `limit` of them, kept apart by type, credential and purpose.
+
+    Resources with the same settings share a child. Those with the same credential but other settings have
+    children of their own up to a quarter of `limit`, so that one which hangs delays few others.
 
     Every call runs to its end or its deadline even when its caller is cancelled, so that a child is never
     left in the middle of an answer. `memory_bytes` bounds the address space of each child; `command` is a
@@ -79,7 +90,8 @@ class Workers:
         self._memory_bytes = memory_bytes
         self._command = frames.command(CHILD) if command is None else list(command)
         self._clock = clock
-        self._lanes: dict[tuple[str, str, Purpose], _Lane] = {}
+        self._share = max(1, limit // 4)
+        self._lanes: dict[tuple[_Family, str], _Lane] = {}
         self._running: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
         self._live = 0
@@ -127,12 +139,12 @@ class Workers:
     async def update(self, specs: Mapping[str, ProviderSpec]) -> None:
         """Take over a new configuration: workers that nothing refers to any more end when they are idle."""
         self._specs = dict(specs)
-        wanted = {_group(spec) for spec in specs.values()}
-        for key, lane in list(self._lanes.items()):
-            if key[:2] not in wanted:
-                async with lane.lock:
-                    self._lanes.pop(key, None)
-                    await self._drop(lane)
+        wanted = {(spec.type, _digest(spec.settings)) for spec in specs.values()}
+        before = self._all()
+        self._lanes = {key: lane for key, lane in self._lanes.items() if (key[0].type, key[1]) in wanted}
+        for lane in before - self._all():
+            async with lane.lock:
+                await self._drop(lane)
 
     async def close(self) -> None:
         """Kill what still runs and end all children."""
@@ -140,12 +152,26 @@ class Workers:
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await asyncio.gather(*(lane.worker.close() for lane in self._lanes.values() if lane.worker))
+        await asyncio.gather(*(lane.worker.close() for lane in self._all() if lane.worker))
         self._lanes.clear()
         self._live = 0
 
     def stats(self) -> list[WorkerStats]:
-        return [_stats(lane) for lane in self._lanes.values()]
+        return [_stats(lane) for lane in dict.fromkeys(self._lanes.values())]
+
+    def _all(self) -> set[_Lane]:
+        return set(self._lanes.values())
+
+    def _lane(self, spec: ProviderSpec, purpose: Purpose) -> _Lane:
+        """The lane of a resource: always the same while its settings are."""
+        family = _Family(spec.type, _digest(_credential(spec.settings)), purpose)
+        key = (family, _digest(spec.settings))
+        if key not in self._lanes:
+            members = [lane for kin, lane in self._lanes.items() if kin[0] == family]
+            crowd = Counter(members)
+            full = len(crowd) >= self._share
+            self._lanes[key] = min(crowd, key=crowd.__getitem__) if full else _Lane(family)
+        return self._lanes[key]
 
     def _forget(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
@@ -155,11 +181,10 @@ class Workers:
     async def _serve(
         self, spec: ProviderSpec, method: str, args: tuple[object, ...], purpose: Purpose, deadline_s: float
     ) -> object:
-        key = (*_group(spec), purpose)
         while True:
-            lane = self._lanes.setdefault(key, _Lane(spec.type, purpose))
+            lane = self._lane(spec, purpose)
             async with lane.lock:
-                if self._lanes.get(key) is not lane:
+                if lane not in self._all():
                     continue
                 try:
                     answer = await self._serve_in(lane, spec, method, args, deadline_s)
@@ -236,7 +261,7 @@ class Workers:
         except OSError as error:
             self._live -= 1
             raise QtandemError("vendor-error", "No worker process can be started", cause=str(error)) from error
-        _log.debug("worker_started", type=lane.type, purpose=lane.purpose, pid=lane.worker.pid)
+        _log.debug("worker_started", type=lane.family.type, purpose=lane.family.purpose, pid=lane.worker.pid)
         return lane.worker
 
     async def _evict(self) -> bool:
@@ -244,7 +269,7 @@ class Workers:
 
         True when there is room for one more worker.
         """
-        idle = [lane for lane in self._lanes.values() if lane.worker and not lane.lock.locked()]
+        idle = [lane for lane in self._all() if lane.worker and not lane.lock.locked()]
         for lane in sorted(idle, key=lambda lane: lane.used_at):
             async with lane.lock:
                 if lane.worker is None or await _still_busy(lane.worker):
@@ -270,6 +295,10 @@ def redact(text: str, settings: Mapping[str, str]) -> str:
         if value and _may_be_secret(key, value):
             text = text.replace(value, "***")
     return text
+
+
+def _credential(settings: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in settings.items() if _SECRET_KEY.search(key)}
 
 
 def _may_be_secret(key: str, value: str) -> bool:
@@ -301,10 +330,9 @@ def _revive(value: object, method: str) -> object:
     return value
 
 
-def _group(spec: ProviderSpec) -> tuple[str, str]:
-    """What shares a worker: one type with the same settings, told apart without keeping a secret as a key."""
-    canonical = json.dumps(sorted(spec.settings.items()))
-    return spec.type, hashlib.sha256(canonical.encode()).hexdigest()
+def _digest(settings: Mapping[str, str]) -> str:
+    """Tells settings apart without keeping a secret as a key."""
+    return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
 
 
 async def _still_busy(worker: Worker) -> bool:
@@ -324,7 +352,8 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 def _stats(lane: _Lane) -> WorkerStats:
     worker = lane.worker
     pid = worker.pid if worker is not None and worker.alive else None
-    return WorkerStats(lane.type, lane.purpose, tuple(sorted(lane.told)), pid, _rss(pid), lane.calls, lane.kills)
+    resources = tuple(sorted(lane.told))
+    return WorkerStats(lane.family.type, lane.family.purpose, resources, pid, _rss(pid), lane.calls, lane.kills)
 
 
 def _rss(pid: int | None) -> int:

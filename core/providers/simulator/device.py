@@ -103,9 +103,15 @@ class Task:
 
 
 def state_dir(resource: str, settings: Mapping[str, str]) -> Path:
-    """Where the device of a resource keeps its state: the setting `state_dir`, or the default of this host."""
+    """Where the device of a resource keeps its state: the setting `state_dir`, or the default of this host.
+
+    Raises `bad-config` for a relative path: processes with different working directories share the device.
+    """
     if settings.get("state_dir"):
-        return Path(settings["state_dir"])
+        named = Path(settings["state_dir"])
+        if not named.is_absolute():
+            raise QtandemError("bad-config", f"state_dir = {str(named)!r} is not an absolute path")
+        return named
     if os.environ.get("XDG_STATE_HOME"):
         base = Path(os.environ["XDG_STATE_HOME"]) / "qtandem"
     elif os.access("/var/lib/qtandem", os.W_OK) or os.geteuid() == 0:

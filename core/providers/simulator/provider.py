@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from qtandem.core.errors import QtandemError
@@ -120,7 +122,7 @@ class SimulatorProvider:
     def __init__(self, spec: ProviderSpec) -> None:
         self._spec = spec
         self._options = Options.read(spec.settings)
-        self.device = SimulatedDevice(state_dir(spec.resource, spec.settings))
+        self.device = _device(state_dir(spec.resource, spec.settings))
         self._calibration: Calibration | None = None
         self._runner: Runner | None = None
 
@@ -255,6 +257,15 @@ class SimulatorProvider:
         if self._runner is None:
             self._runner = Runner(self.device, _engines(), self._engine_options())
         return self._runner
+
+
+def _device(folder: Path) -> SimulatedDevice:
+    try:
+        return SimulatedDevice(folder)
+    except (OSError, sqlite3.Error) as error:
+        raise QtandemError(
+            "bad-config", f"The simulator cannot keep its state in {folder}", cause=str(error)
+        ) from error
 
 
 @cache

@@ -64,7 +64,7 @@ async def test_a_hung_call_times_out_and_those_behind_it_are_served_by_a_new_chi
 
 
 async def test_a_hung_resource_does_not_delay_another(pool):
-    workers = pool(a={}, b={"x": "1"})
+    workers = pool(a={}, b={"api_key": "x1"})
     await order(workers, "b", "pid")
     hung = asyncio.create_task(refused(workers, "a", "hang", deadline_s=5))
     await asyncio.sleep(0.1)
@@ -92,7 +92,7 @@ async def test_what_a_hung_provider_started_dies_with_it(pool):
     ],
 )
 async def test_a_broken_provider_is_a_vendor_error_and_the_next_call_works(pool, what, words):
-    workers = pool(a={}, memory_bytes=1 << 30)
+    workers = pool(a={}, memory_bytes=384 << 20)
     error = await refused(workers, "a", what)
     assert error.code == "vendor-error"
     assert error.retryable
@@ -101,7 +101,7 @@ async def test_a_broken_provider_is_a_vendor_error_and_the_next_call_works(pool,
 
 
 async def test_a_flood_stays_in_the_child(pool):
-    workers = pool(a={}, memory_bytes=1 << 30)
+    workers = pool(a={}, memory_bytes=384 << 20)
     before = psutil.Process().memory_info().rss
     await refused(workers, "a", "flood")
     await refused(workers, "a", "chatter:20000000")
@@ -125,7 +125,7 @@ async def test_long_texts_arrive_whole(pool):
 
 
 async def test_the_event_loop_runs_on_while_children_misbehave(pool):
-    workers = pool(a={}, b={"x": "1"}, c={"x": "2"}, memory_bytes=1 << 30)
+    workers = pool(a={}, b={"api_key": "x1"}, c={"api_key": "x2"}, memory_bytes=384 << 20)
     ticks = []
 
     async def tick():
@@ -158,7 +158,7 @@ async def test_children_are_kept_warm_and_apart_by_purpose_and_credential(pool):
 
 
 async def test_children_are_bounded_and_everybody_is_served(pool):
-    workers = pool(limit=2, **{f"r{n}": {"n": str(n)} for n in range(5)})
+    workers = pool(limit=2, **{f"r{n}": {"api_key": str(n)} for n in range(5)})
     most = 0
 
     async def count():
@@ -176,15 +176,23 @@ async def test_children_are_bounded_and_everybody_is_served(pool):
 
 
 async def test_a_child_that_works_in_the_background_is_not_the_one_to_go(pool):
-    workers = pool(limit=2, a={"n": "1"}, b={"n": "2"}, c={"n": "3"})
+    workers = pool(limit=2, a={"api_key": "n1"}, b={"api_key": "n2"}, c={"api_key": "n3"})
     busy = await order(workers, "a", "work:on")
     await order(workers, "b", "pid")
     await order(workers, "c", "pid")
     assert await order(workers, "a", "pid") == busy
 
 
+async def test_resources_without_a_credential_are_spread_over_a_few_children(pool):
+    workers = pool(limit=16, **{f"r{n}": {"n": str(n)} for n in range(12)})
+    pids = [await order(workers, f"r{n}", "pid") for n in range(12)]
+    assert len(set(pids)) == 4
+    assert max(pids.count(pid) for pid in pids) == 3
+    assert [await order(workers, f"r{n}", "pid") for n in range(12)] == pids
+
+
 async def test_no_room_at_all_is_said(pool):
-    workers = pool(limit=1, a={"n": "1"}, b={"n": "2"})
+    workers = pool(limit=1, a={"api_key": "n1"}, b={"api_key": "n2"})
     await order(workers, "a", "work:on")
     error = await refused(workers, "b", "pid", deadline_s=0.1)
     assert error.code == "vendor-timeout"
@@ -257,7 +265,7 @@ async def test_a_child_dies_with_its_parent(tmp_path):
 
 
 async def test_closing_ends_the_children_and_the_calls(pool):
-    workers = pool(a={}, b={"x": "1"})
+    workers = pool(a={}, b={"api_key": "x1"})
     pids = [int(await order(workers, name, "pid")) for name in ("a", "b")]
     hung = asyncio.create_task(refused(workers, "a", "hang"))
     await asyncio.sleep(0.05)
@@ -268,11 +276,13 @@ async def test_closing_ends_the_children_and_the_calls(pool):
 
 
 async def test_a_new_configuration_gets_new_children(pool):
-    workers = pool(a={"api_key": "old"}, b={"x": "1"})
+    workers = pool(a={"api_key": "old"}, b={"api_key": "x1"})
     old, kept = await order(workers, "a", "pid"), await order(workers, "b", "pid")
-    await workers.update(
-        {"a": ProviderSpec("a", "scripted", {"api_key": "new"}), "b": ProviderSpec("b", "scripted", {"x": "1"}, 3)}
-    )
+    changed = {
+        "a": ProviderSpec("a", "scripted", {"api_key": "new"}),
+        "b": ProviderSpec("b", "scripted", {"api_key": "x1"}, slots=3),
+    }
+    await workers.update(changed)
     assert gone(int(old))
     assert await order(workers, "b", "pid") == kept
     assert await order(workers, "b", "slots") == "3"
