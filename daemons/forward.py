@@ -70,7 +70,7 @@ class Forwarder:
                 raise QtandemError("not-authorised", "The relay serves its local socket only")
             return await self._pass_on(request, uid)
         except QtandemError as error:
-            log("relay").info("refused", path=request.path, code=error.code, cause=error.cause)
+            log("relay").debug("refused", path=request.path, code=error.code, cause=error.cause)
             return refusal(request.headers, error)
 
     async def _pass_on(self, request: web.BaseRequest, uid: int) -> web.StreamResponse:
