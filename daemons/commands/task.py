@@ -155,16 +155,18 @@ def _show_result(daemon: Daemon, task: dict[str, Any], as_json: bool) -> None:
             "task-failed", f"Task {task['id']} {task['state']}{reason}", remedy=f"See: qtandem task logs {task['id']}"
         )
     text = as_text(daemon.get("tasks", task["id"], "result", deadline_s=60.0))
+    try:
+        found = counts(text)
+    except InvalidInputError:
+        found = None
     if as_json:
         try:
             value = json.loads(text)
         except ValueError:
             value = text
-        print_json({"task": task, "result": value})
+        print_json({"task": task, "counts": found, "result": value})
         return
-    try:
-        found = counts(text)
-    except InvalidInputError:
+    if found is None:
         print(text)
         return
     total = sum(found.values()) or 1
