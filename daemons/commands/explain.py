@@ -15,13 +15,13 @@ def explain(
 ) -> None:
     """Why a job waits, or what it holds: the true cause in full."""
     from qtandem.core.client.calls import as_object
-    from qtandem.daemons.commands.output import api, print_json
+    from qtandem.daemons.commands.output import api, harmless, print_json
 
     answer = as_object(api().get("explain", job))
     if json:
         print_json(answer)
         return
-    native = f" ({answer['native_reason']})" if answer.get("native_reason") else ""
+    native = f" ({harmless(answer['native_reason'])})" if answer.get("native_reason") else ""
     print(f"{answer['job']}: {answer['state']}{native}")
     for line in answer.get("lines") or [f"{row['name']}: {row['why']}" for row in answer.get("resources", [])]:
-        print(f"  {line}")
+        print(f"  {harmless(line)}")

@@ -79,6 +79,12 @@ def moment(at: float | None) -> str | None:
     return None if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
+def harmless(text: str) -> str:
+    """One line, without what a terminal would take for a command: others chose these words."""
+    line = " ".join(text.split())
+    return "".join(char if char.isprintable() else "?" for char in line)
+
+
 def _cell(value: object) -> str:
     if value is None or value == "":
         return "-"
@@ -86,7 +92,7 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
-    return " ".join(str(value).split())
+    return harmless(str(value))
 
 
 def _numeric(text: str) -> bool:

@@ -107,6 +107,11 @@ def test_explain(daemon, qtandem):
     assert json.loads(qtandem("explain", "7", "--json").out)["native_reason"] == "Licenses"
 
 
+def test_words_of_others_cannot_command_a_terminal(daemon, qtandem):
+    daemon.routes["GET /leases"] = {"leases": [lease(reason="\x1b[2Jgone\r\nnext\tcell")]}
+    assert table(qtandem("leases").out)[1][-1] == "?[2Jgone next cell"
+
+
 @pytest.fixture
 def bell(tmp_path):
     path = tmp_path / "bell.qasm"
