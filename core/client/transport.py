@@ -101,16 +101,17 @@ class Daemon:
         if given:
             target += "?" + urlencode(given)
         data = None if body is None else json.dumps(body).encode()
-        return _decode(*self._patiently(method, target, data, deadline_s or self._deadline_s))
+        return self._patiently(method, target, data, deadline_s or self._deadline_s)
 
-    def _patiently(self, method: str, target: str, data: bytes | None, deadline_s: float) -> tuple[int, str, bytes]:
+    def _patiently(self, method: str, target: str, data: bytes | None, deadline_s: float) -> object:
+        """A relay says `daemon-unreachable` in an answer, a missing daemon by none: both are waited out."""
         ends = self._clock() + self._patience_s
         pause = 0.05
         while True:
             try:
-                return self._exchange(method, target, data, deadline_s)
+                return _decode(*self._exchange(method, target, data, deadline_s))
             except QtandemError as error:
-                if self._clock() + pause > ends:
+                if error.code != "daemon-unreachable" or self._clock() + pause > ends:
                     raise
                 log.warning("%s; trying again", error.message)
             self._pause(pause)

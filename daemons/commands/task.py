@@ -31,8 +31,10 @@ def run(
 ) -> None:
     """Start a task and print its result."""
     import uuid
+    from contextlib import suppress
 
     from qtandem.core.client.calls import as_object
+    from qtandem.core.errors import QtandemError
     from qtandem.daemons.commands.output import api, print_json
 
     daemon = api()
@@ -45,7 +47,8 @@ def run(
     try:
         ended = _follow(daemon, started["id"], timeout)
     except BaseException:
-        daemon.post("tasks", started["id"], "stop", body={}, deadline_s=5.0)
+        with suppress(QtandemError):
+            daemon.post("tasks", started["id"], "stop", body={}, deadline_s=5.0)
         raise
     _show_result(daemon, ended, json)
 

@@ -201,6 +201,20 @@ def test_a_job_bears_with_a_daemon_that_is_restarted(daemon):
     assert tried.is_set()
 
 
+def test_a_relay_without_its_daemon_is_waited_out_too(daemon):
+    answers = iter([QtandemError("daemon-unreachable", "no"), {"resources": [resource("fez")]}])
+
+    def answer(call):
+        result = next(answers)
+        if isinstance(result, QtandemError):
+            raise result
+        return result
+
+    daemon.routes["GET /resources"] = answer
+    patient = Daemon(daemon.path, patience_s=30, pause=lambda _: None)
+    assert QuantumResource("fez", daemon=patient).is_accessible()
+
+
 def test_a_daemon_that_hangs_costs_the_deadline_only(daemon):
     gone = threading.Event()
     daemon.routes["GET /resources"] = lambda call: gone.wait(5)
