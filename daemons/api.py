@@ -13,10 +13,11 @@ from pydantic import BaseModel, ValidationError
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.wire import JSON, MAX_BODY, TEXT, Answer, Call, decode_text, encode_text
+from qtandem.daemons.authority import Caller
 from qtandem.daemons.context import Context
 
 CONTEXT: web.AppKey[Context] = web.AppKey("context", Context)
-CALLER = "caller"
+CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
 
 # A body must arrive within this time, so that slow clients do not pile up.
 BODY_S = 30.0
