@@ -57,10 +57,12 @@ class Tasks:
             await asyncio.wait(self._tasks)
 
     async def cancel(self) -> None:
-        tasks = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Stop everything, also what a task spawns while it is being stopped."""
+        while self._tasks:
+            tasks = tuple(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

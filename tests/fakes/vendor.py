@@ -83,8 +83,21 @@ class FakeVendor:
         self._faults.clear()
 
     def pause(self, method: str, resource: str = "", *, after: bool = False) -> Pause:
+        before = self._pauses.get((method, resource))
+        if before is not None:
+            before.go.set()
         pause = self._pauses[method, resource] = Pause(after)
         return pause
+
+    @property
+    def pauses(self) -> list[Pause]:
+        return list(self._pauses.values())
+
+    def resume(self) -> None:
+        """No more pauses."""
+        for pause in self._pauses.values():
+            pause.go.set()
+        self._pauses.clear()
 
     async def acquire(self, resource: str, key: str, slots: int) -> str:
         def work() -> str:

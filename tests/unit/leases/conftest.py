@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import structlog
 
 from qtandem.core.leases.cipher import Cipher
 from qtandem.core.leases.model import Lease
@@ -85,6 +86,13 @@ class Site:
 
     def states(self) -> list[str]:
         return sorted(lease.state for lease in self.service.leases())
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,33 @@
+"""After `kill -9` at any write a restart finishes or undoes what was under way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUNNER = Path(__file__).with_name("kill_runner.py")
+
+
+# Each kill costs a process, and each kill of the restart after it two more: all of them take a minute.
+EVERY = "1" if os.environ.get("QTANDEM_SOAK") else "8"
+
+
+@pytest.mark.timeout(600)
+def test_nothing_leaks_whatever_step_it_is_killed_at(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(RUNNER), str(tmp_path), EVERY],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    assert outcome["faults"] == {}
+    assert outcome["kills"] > 100
+    assert outcome["double_kills"] > 20
