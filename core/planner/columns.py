@@ -1,0 +1,121 @@
+"""The master's columns: a class's plain nodes, and its nodes that host one giant.
+
+Giants are items of which no two fit together on any node. Relaxations that may split items miss what a giant leaves
+unusable on its node; so each giant is placed in integers: a column (c, g) is a node of class c with the capacity that g
+leaves, and each giant has exactly one. The other items are relaxed over plain and hosting columns alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qtandem.core.planner.classes import Classes
+from qtandem.core.planner.problem import Ints
+
+MOST_COLUMNS = 600
+
+
+@dataclass(frozen=True)
+class Columns:
+    """`wide` has one class a column, and only the items that are no giants; `parent[x]` is the class of column x.
+
+    `giant[x]` numbers the giants' kind that column x hosts (-1: plain), `giants[g]` how many of that kind there are,
+    `members[g]` which items of `plain` they are.
+    """
+
+    plain: Classes
+    wide: Classes
+    parent: Ints
+    giant: Ints
+    giants: Ints
+    members: tuple[Ints, ...]
+
+    def seats(self, n: Ints, nodes: Ints) -> Ints:
+        """Where the hosting columns seat the giants: an index into the open `nodes` for each item, -1 for the rest."""
+        seat = np.full(len(self.plain.demand), -1, dtype=np.int64)
+        taken: dict[int, int] = {}
+        waiting = [list(m) for m in self.members]
+        for x in np.flatnonzero((self.giant >= 0) & (n > 0)):
+            c = int(self.parent[x])
+            here = np.flatnonzero(self.plain.of_node[nodes] == c)
+            for _ in range(int(n[x])):
+                number = taken.get(c, 0)
+                if number < len(here):
+                    seat[waiting[self.giant[x]].pop()] = here[number]
+                taken[c] = number + 1
+        return seat
+
+    def totals(self, n: Ints) -> Ints:
+        """Nodes of each class, from nodes of each column."""
+        return np.bincount(self.parent, weights=n, minlength=len(self.plain.size)).astype(np.int64)
+
+    def whole(self) -> Ints:
+        """All nodes of every class, as plain columns."""
+        return np.where(self.giant < 0, self.wide.size, 0)
+
+
+def widen(plain: Classes) -> Columns:
+    chosen = _giants(plain)
+    kinds: list[tuple[int, Ints]] = []
+    counts: list[int] = []
+    demand, signature = plain.demand[chosen], plain.signature_of[chosen]
+    key = np.column_stack([signature, demand]) if len(chosen) else np.zeros((0, 1), dtype=np.int64)
+    unique, which = np.unique(key, axis=0, return_inverse=True)
+    members = tuple(chosen[which.reshape(-1) == g] for g in range(len(unique)))
+    for row, of_kind in zip(unique, members, strict=True):
+        kinds.append((int(row[0]), row[1:]))
+        counts.append(len(of_kind))
+    capacity, parent, giant = [plain.capacity], [np.arange(len(plain.size))], [np.full(len(plain.size), -1)]
+    size = [plain.size]
+    for g, (s, needs) in enumerate(kinds):
+        hosts = np.flatnonzero(plain.signatures[s])
+        capacity.append(plain.capacity[hosts] - needs)
+        parent.append(hosts)
+        giant.append(np.full(len(hosts), g))
+        size.append(np.minimum(plain.size[hosts], counts[g]))
+    caps, parents = np.vstack(capacity), np.concatenate(parent)
+    small = np.setdiff1d(np.arange(len(plain.demand)), chosen)
+    fits = plain.signatures[plain.signature_of[small]][:, parents]
+    for k in range(caps.shape[1]):
+        fits &= plain.demand[small, k, None] <= caps[None, :, k]
+    signatures, signature_of = np.unique(fits, axis=0, return_inverse=True)
+    wide = Classes(
+        of_node=plain.of_node,
+        size=np.concatenate(size),
+        capacity=caps,
+        weight=plain.weight[parents],
+        signatures=signatures,
+        signature_of=signature_of.reshape(-1).astype(np.int64),
+        demand=plain.demand[small],
+        items=plain.items[small],
+    )
+    return Columns(plain, wide, parents, np.concatenate(giant), np.array(counts, dtype=np.int64), members)
+
+
+def _giants(c: Classes) -> Ints:
+    """A set of items of which no two fit on one node, those that leave the most lopsided rest first."""
+    if not len(c.demand):
+        return np.zeros(0, dtype=np.int64)
+    top = np.maximum(1, c.capacity.max(axis=0))
+    share = c.demand / top
+    candidates = np.flatnonzero(share[:, :4].max(axis=1) > 0.45)
+    lopsided = share[candidates][:, :4].max(axis=1) - share[candidates][:, :2].min(axis=1)
+    chosen: list[int] = []
+    columns = 0
+    large: NDArray[np.int64] = c.demand
+    for i in candidates[np.argsort(-lopsided)]:
+        hosts: NDArray[np.bool_] = c.signatures[c.signature_of[i]]
+        if columns + hosts.sum() > MOST_COLUMNS:
+            continue
+        if all(_conflict(c, large, i, other) for other in chosen):
+            chosen.append(int(i))
+            columns += int(hosts.sum())
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def _conflict(c: Classes, demand: Ints, i: int, other: int) -> bool:
+    both = c.signatures[c.signature_of[i]] & c.signatures[c.signature_of[other]]
+    return bool((demand[i] + demand[other] > c.capacity[both]).any(axis=1).all())

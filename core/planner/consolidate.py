@@ -1,0 +1,194 @@
+"""The cheapest nodes for items that all have to be placed: the master's bound, then packings along its frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qtandem.core.planner.classes import Classes, classify
+from qtandem.core.planner.deadline import Deadline
+from qtandem.core.planner.fixed import fixed_packing
+from qtandem.core.planner.master import Master, unions
+from qtandem.core.planner.packing import Packer, Packing
+from qtandem.core.planner.problem import Ints, Problem
+
+MOVES = 1_500_000
+EXTRAS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4)
+PROVABLE_ITEMS = 420
+
+
+@dataclass
+class Consolidation:
+    """One run; `bound` is proven, `best` a packing with its cost, `infeasible` that not all items can be placed."""
+
+    problem: Problem
+    allowed: NDArray[np.bool_]
+    items: Ints
+    deadline: Deadline
+    report: Callable[[Ints], None]
+    seed: int = 1
+    workers: int = 1
+    bound: int = 0
+    cost: int | None = None
+    infeasible: bool = False
+    classes: Classes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.classes = classify(self.problem, self.allowed, self.items)
+        self.master = Master(self.classes, self.deadline)
+        self.packer = Packer(self.classes, self.problem.capacity, self.seed)
+        self._unions: NDArray[np.bool_] | None = None
+        self._inside: NDArray[np.bool_] | None = None
+        self.scale = max(1.0, len(self.problem.capacity) / 75)
+        self.infeasible = self.master.infeasible
+
+    @property
+    def proven(self) -> bool:
+        return self.infeasible or (self.cost is not None and self.cost <= self.bound)
+
+    def run(self, known: int | None = None) -> None:
+        """Bound, first plan, frontier, proof. `known` is the cost of a plan that is there already."""
+        self.cost = known
+        if self.infeasible:
+            return
+        self.master.relax()
+        n, lower = self.master.cheapest(0.3 * self.deadline.left(), gap=0.0)
+        self.bound = max(self.bound, lower)
+        self.infeasible = self.master.infeasible
+        if self.proven:
+            return
+        if n is None:
+            self._first()
+            return
+        if not self._tight(lower, n):
+            self._first()
+            effort = 1.0
+            while not (self.proven or self.deadline.expired()):
+                self._prove(n, effort)
+                if self.proven:
+                    break
+                before = self.cost
+                self._frontier(effort)
+                effort *= 2 if self.cost == before else 1
+                n = self._again(n)
+                if n is None:
+                    break
+
+    def _again(self, n: Ints) -> Ints | None:
+        """The master once more, with what has been excluded since."""
+        found, lower = self.master.cheapest(0.3 * self.deadline.left())
+        self.bound = max(self.bound, lower)
+        if found is not None and self.bound == lower and not np.array_equal(found, n):
+            self._tight(lower, found)
+        return found
+
+    def _tight(self, cost: int, n: Ints) -> bool:
+        """Try to pack at the bound itself, where it leaves most room."""
+        slack = self.master.slackest(cost, 1.0)
+        return any(candidate is not None and self._try(candidate, 1.0) for candidate in (slack, n))
+
+    def _first(self) -> None:
+        """A first plan with all items, from ever more money; falls back on all nodes."""
+        for extra in EXTRAS:
+            cost = round(self.bound * (1 + extra))
+            if self.deadline.expired() or (self.cost is not None and cost >= self.cost):
+                return
+            n = self.master.slackest(cost, 1.0)
+            if n is not None and self._try(n, 0.3):
+                return
+        if self.cost is None:
+            self._try(self.master.columns.whole(), 2.0)
+
+    def _frontier(self, effort: float) -> None:
+        """Bisect between a cost at which nothing packs and the cost of the best plan."""
+        low = self.bound
+        while self.cost is not None and self.cost - low > 1 and not (self.proven or self.deadline.expired()):
+            middle = (low + self.cost) // 2
+            n = self.master.slackest(middle, 1.0)
+            if n is None or not self._try(n, effort):
+                low = middle
+            if self.cost - low < 2e-4 * self.cost:
+                break
+
+    def _try(self, n: Ints, effort: float) -> bool:
+        totals = self.master.columns.totals(n)
+        nodes = self.packer.open_nodes(totals)
+        seats = self.master.columns.seats(n, nodes)
+        packing = self.packer.pack(nodes, self.deadline, int(MOVES * self.scale * effort), restarts=2, seats=seats)
+        return packing.feasible and self._take(packing)
+
+    def _take(self, packing: Packing) -> bool:
+        full = np.full(len(self.problem.demand), -1, dtype=np.int64)
+        full[self.items] = packing.assign()
+        used = np.unique(packing.assign())
+        cost = int(self.problem.weight[used].sum())
+        if self.cost is None or cost < self.cost:
+            self.cost = cost
+        self.report(full)
+        return True
+
+    def _prove(self, columns: Ints, effort: float) -> None:
+        """Look for a set of classes whose own items cannot be packed at n, the smallest first, and exclude it."""
+        c, n = self.classes, self.master.columns.totals(columns)
+        for union in self._tight_unions(n, 0.02):
+            inside = ~(c.signatures & ~union).any(axis=1)
+            items = np.flatnonzero(inside[c.signature_of])
+            if self.deadline.expired():
+                return
+            if len(items) > PROVABLE_ITEMS or not len(items):
+                continue
+            where = np.flatnonzero(union)
+            found, none = self._solve_fixed(items, np.where(union, n, 0), 0.5 * effort)
+            if none:
+                self.master.forbid(where, self._lift(items, union, n))
+                return
+            if found is not None and len(items) == len(c.demand):
+                self._take(found)
+                return
+
+    def _tight_unions(self, n: Ints, spare: float) -> list[NDArray[np.bool_]]:
+        """The unions of classes in which n leaves less than `spare` of some dimension, fewest items first."""
+        c = self.classes
+        if self._unions is None:
+            self._unions = unions(c)
+            outside = c.signatures.astype(np.float32) @ (~self._unions).T.astype(np.float32)
+            self._inside = (outside <= 0).T
+        counts = np.bincount(c.signature_of, minlength=len(c.signatures))
+        found = np.zeros(len(self._unions), dtype=bool)
+        for k in np.flatnonzero(c.demand.any(axis=0)):
+            needs = self._inside @ np.bincount(c.signature_of, c.demand[:, k], minlength=len(c.signatures))
+            found |= (needs > 0) & (self._unions @ (c.capacity[:, k] * n) < needs * (1 + spare))
+        items = self._inside @ counts
+        return [self._unions[u] for u in np.argsort(items) if found[u]]
+
+    def _lift(self, items: Ints, union: NDArray[np.bool_], n: Ints) -> Ints:
+        """Raise n on the classes of the union as long as the items still provably do not pack."""
+        level = n.copy()
+        for c in np.flatnonzero(union):
+            while level[c] < self.classes.size[c] and not self.deadline.expired():
+                level[c] += 1
+                _, none = self._solve_fixed(items, np.where(union, level, 0), 0.1)
+                if not none:
+                    level[c] -= 1
+                    break
+        return level
+
+    def _solve_fixed(self, items: Ints, n: Ints, seconds: float) -> tuple[Packing | None, bool]:
+        c = self.classes
+        nodes = self.packer.open_nodes(n)
+        if not len(nodes):
+            return None, True
+        cap, of_node = self.problem.capacity[nodes], c.of_node[nodes]
+        order = np.argsort(of_node, kind="stable")
+        nodes, cap, of_node = nodes[order], cap[order], of_node[order]
+        demand = c.demand[items]
+        if (demand.sum(axis=0) > cap.sum(axis=0)).any():
+            return None, True
+        found, none = fixed_packing(
+            demand, cap, c.signatures[:, of_node], c.signature_of[items], of_node, self.deadline, seconds,
+            workers=self.workers,
+        )  # fmt: skip
+        return (None if found is None else Packing(nodes, found, 0.0)), none

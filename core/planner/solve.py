@@ -1,0 +1,52 @@
+"""The planner's front door: one instance, one objective, one engine, one deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.planner.deadline import Deadline
+from qtandem.core.planner.exact import exact
+from qtandem.core.planner.greedy import RULES, greedy
+from qtandem.core.planner.ilp import ilp
+from qtandem.core.planner.instance import Instance
+from qtandem.core.planner.monolith import paper
+from qtandem.core.planner.objective import Objective
+from qtandem.core.planner.plan import Plan
+from qtandem.core.planner.problem import compile_problem
+from qtandem.core.planner.state import Search
+
+ENGINES = (*RULES, "exact", "ilp", "paper")
+
+
+def solve(
+    instance: Instance,
+    goal: Objective,
+    *,
+    engine: str = "exact",
+    limit_s: float = 30.0,
+    seed: int = 1,
+    workers: int = 1,
+    deterministic: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> Plan:
+    """Plan the instance within `limit_s` seconds (of counted work, if deterministic).
+
+    Engines: the greedy rules, `exact`, `ilp` (HiGHS) and `paper` (SQUIRO's formulation as printed). Raises `bad-plan`
+    for an unknown one. The time to compile the instance counts.
+    """
+    if engine not in ENGINES:
+        raise QtandemError("bad-plan", f"no engine {engine}; there are: {', '.join(ENGINES)}")
+    deadline = Deadline(limit_s, clock=clock, deterministic=deterministic)
+    problem = compile_problem(instance, goal)
+    search: Search
+    if engine in RULES:
+        search = greedy(problem, engine, deadline)
+    elif engine == "exact":
+        search = exact(problem, deadline, seed=seed, workers=workers)
+    elif engine == "ilp":
+        search = ilp(problem, deadline, threads=workers)
+    else:
+        search = paper(problem, deadline, seed=seed, workers=workers)
+    return search.plan()
