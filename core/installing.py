@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -93,8 +93,101 @@ class Manifest:
         """Whether the file at `path` is as an installer left it."""
         return self.files.get(str(path)) == digest(path)
 
-    def record_file(self, path: Path, data: bytes) -> None:
-        self.files[str(path)] = hashlib.sha256(data).hexdigest()
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change and how to make it; no `act` where there is nothing to do or it is not ours to do."""
+
+    change: Change
+    act: Callable[[], None] | None = None
+
+
+def run_steps(steps: Iterable[Step]) -> list[Change]:
+    """Make each step that is to do; a failure is told in its own change and stops no other step."""
+    out: list[Change] = []
+    for step in steps:
+        if step.act is None or step.change.state is not ChangeState.TODO:
+            out.append(step.change)
+            continue
+        try:
+            step.act()
+            out.append(replace(step.change, state=ChangeState.DONE))
+        except (QtandemError, OSError) as error:
+            reason = error.one_line() if isinstance(error, QtandemError) else str(error)
+            out.append(replace(step.change, state=ChangeState.FAILED, detail=reason))
+    return out
+
+
+class HostFiles:
+    """The files and records that an installer makes on this host, noted in the manifest at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest.load(self._path)
+
+    def owns(self, path: Path) -> bool:
+        return self.manifest.owns(path)
+
+    def step(self, path: Path, data: bytes, mode: int) -> Step:
+        """Have `path` with this content and mode."""
+        same = digest(path) == hashlib.sha256(data).hexdigest() and path.stat().st_mode & 0o7777 == mode
+        if same and self.owns(path):
+            return Step(Change(f"file:{path}", f"write {path}", ChangeState.DONE))
+        detail = "" if not path.exists() else "is there already" if same else "differs from what this version installs"
+        return Step(
+            Change(f"file:{path}", f"write {path}", ChangeState.TODO, detail), lambda: self.write(path, data, mode)
+        )
+
+    def write(self, path: Path, data: bytes, mode: int) -> None:
+        made = make_directories(path.parent)
+        write_file(path, data, mode)
+        manifest = self.manifest
+        manifest.directories.extend(str(one) for one in made if str(one) not in manifest.directories)
+        manifest.files[str(path)] = hashlib.sha256(data).hexdigest()
+        manifest.save()
+
+    def note(self, records: Iterable[str]) -> None:
+        """Note objects that were made in the manager itself."""
+        manifest = self.manifest
+        manifest.records.extend(record for record in records if record not in manifest.records)
+        manifest.save()
+
+    def forget(self, record: str) -> None:
+        manifest = self.manifest
+        manifest.records = [other for other in manifest.records if other != record]
+        manifest.save()
+
+    def removals(self) -> list[Step]:
+        """Take back files that nobody changed since, and the directories that were made for them."""
+        manifest = self.manifest
+        files = [self._removal(Path(name), manifest) for name in manifest.files]
+        return files + [self._directory_removal(Path(name)) for name in reversed(manifest.directories)]
+
+    def _removal(self, path: Path, manifest: Manifest) -> Step:
+        identity, title = f"file:{path}", f"remove {path}"
+        if path.exists() and not manifest.owns(path):
+            return Step(Change(identity, title, ChangeState.MANUAL, "it was changed since; look, then remove it"))
+
+        def remove() -> None:
+            path.unlink(missing_ok=True)
+            now = self.manifest
+            now.files.pop(str(path), None)
+            now.save()
+
+        return Step(Change(identity, title, ChangeState.TODO), remove)
+
+    def _directory_removal(self, path: Path) -> Step:
+        def remove() -> None:
+            now = self.manifest
+            now.directories = [name for name in now.directories if name != str(path)]
+            now.save()
+            if path.is_dir() and not any(path.iterdir()):
+                path.rmdir()
+
+        return Step(Change(f"directory:{path}", f"remove {path} if it is empty", ChangeState.TODO), remove)
 
 
 def digest(path: Path) -> str | None:

@@ -1,0 +1,200 @@
+"""Is Slurm's side of qtandem as it must be on this host? Reads and asks only."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import http.client
+import json
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.installing import Check, digest
+from qtandem.core.resources import Catalog
+from qtandem.core.settings import Settings
+from qtandem.slurm import conf, licences
+from qtandem.slurm.install import Installer
+from qtandem.slurm.manager import Client
+from qtandem.slurm.records import DAEMON_USER, Records
+
+OLDEST = (24, 11, 0)
+INSTALL = "qtandem install slurm --apply"
+ANSWER_S = 3.0
+
+
+def check(settings: Settings, catalog: Catalog) -> list[Check]:
+    """All checks for this host, in the order in which an admin would mend them."""
+    doctor = _Doctor(settings, catalog)
+    out: list[Check] = []
+    for question in doctor.questions():
+        try:
+            out.extend(question())
+        except QtandemError as error:
+            out.append(Check(question.__name__.strip("_"), False, error.one_line(), error.remedy))
+    return out
+
+
+class _Doctor:
+    def __init__(self, settings: Settings, catalog: Catalog) -> None:
+        self._settings, self._catalog = settings, catalog
+        self._installer = Installer(settings, catalog)
+        self._slurm = settings.managers["slurm"]
+        self._client = Client(self._slurm)
+
+    def questions(self) -> list[Callable[[], Iterator[Check]]]:
+        everywhere = [self._version, self._hooks, self._option, self._daemon]
+        if not self._installer.is_controller():
+            return everywhere
+        return [*everywhere, self._lua, self._controller, self._accounting, self._licences]
+
+    def _version(self) -> Iterator[Check]:
+        text = self._client.run_sync("scontrol", "--version").stdout.strip()
+        found = conf.version(text)
+        if found is None or found < OLDEST:
+            yield Check("version", False, f"{text}; 24.11 is the oldest that is known to work", "Upgrade Slurm.")
+        elif conf.loses_licences_on_requeue(found):
+            detail = f"{text}: a requeued job loses its licences, and so runs without its QPU"
+            yield Check("version", False, detail, "Upgrade Slurm to 25.11.7 or later.")
+        else:
+            yield Check("version", True, text)
+
+    def _hooks(self) -> Iterator[Check]:
+        for path, (data, mode) in self._installer.hook_texts().items():
+            fault = _file_fault(path, hashlib.sha256(data).hexdigest(), mode)
+            yield Check(f"hook {path.name}", not fault, fault or str(path), INSTALL if fault else "")
+
+    def _option(self) -> Iterator[Check]:
+        shown = "--qpu" in self._client.run_sync("srun", "--help").stdout
+        library = self._installer.hooks / "spank_qpu.so"
+        detail = "sbatch, salloc and srun take --qpu here" if shown else "the option --qpu is not there on this host"
+        fix = "" if shown else f"{INSTALL}; then see that {self._installer.plugstack} includes plugstack.conf.d/*.conf"
+        yield Check("option --qpu", shown, detail, fix)
+        fault = _file_fault(library, digest(library) or "", 0o755)
+        yield Check("plug-in file", not fault, fault or str(library), INSTALL if fault else "")
+
+    def _daemon(self) -> Iterator[Check]:
+        path = self._settings.daemon.socket
+        try:
+            body = _health(path)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            fix = "On the daemon's host: systemctl start qtandemd; elsewhere: systemctl start qtandem-relay"
+            yield Check("daemon", False, f"{path} does not answer: {error}", fix)
+            return
+        healthy = body.get("healthy") is True
+        detail = (
+            f"{path} answers" if healthy else f"{path}: {body.get('problems') or body.get('message') or 'not healthy'}"
+        )
+        yield Check("daemon", healthy, detail, "" if healthy else "Look at the daemon's log.")
+
+    def _lua(self) -> Iterator[Check]:
+        places = [
+            f"{root}/lua/5.*/socket/unix.so" for root in ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/lib/*")
+        ]
+        found = sorted(name for place in places for name in glob.glob(place))
+        fix = "" if found else "Install LuaSocket for the Lua that Slurm uses (Debian: lua-socket)."
+        yield Check("LuaSocket", bool(found), found[0] if found else "socket/unix.so is not there", fix)
+        script, wanted = self._installer.job_submit, f"{self._installer.hooks}/qtandem.lua"
+        calls = conf.calls(script, wanted)
+        fix = "" if calls else f"{INSTALL} shows the lines to add"
+        yield Check("job_submit.lua", calls, f"{script} {'calls' if calls else 'does not call'} {wanted}", fix)
+
+    def _controller(self) -> Iterator[Check]:
+        shown = conf.show_config(self._client.run_sync("scontrol", "show", "config").stdout)
+        hooks = self._installer.hooks
+        cluster = shown.get("ClusterName", "")
+        fix = "" if cluster == self._slurm.cluster else f'Set cluster = "{cluster}" in [managers.slurm].'
+        yield Check("cluster", cluster == self._slurm.cluster, f"Slurm calls itself {cluster!r}", fix)
+        include = f"Add to {self._installer.conf_path}: include {self._installer.own_conf}"
+        for key, word in (
+            ("JobSubmitPlugins", "lua"),
+            ("PrologSlurmctld", f"{hooks}/prolog_slurmctld"),
+            ("EpilogSlurmctld", f"{hooks}/epilog_slurmctld"),
+            ("Prolog", f"{hooks}/prolog"),
+            ("Epilog", f"{hooks}/epilog"),
+        ):
+            ok = word in _parts(shown.get(key, ""))
+            yield Check(key, ok, f"{key}={shown.get(key, '')}", "" if ok else include)
+        task = shown.get("TaskProlog", "")
+        ok = bool(task) and conf.calls(Path(task), f"{hooks}/task_prolog")
+        yield Check(
+            "TaskProlog", ok, f"TaskProlog={task}", "" if ok else f"{include}, or call {hooks}/task_prolog in it"
+        )
+        flags = shown.get("PrologFlags", "")
+        ok = any(flag.lower() in ("alloc", "contain", "x11", "runinjob") for flag in _parts(flags))
+        yield Check("PrologFlags", ok, f"PrologFlags={flags}", "" if ok else include)
+        storage = shown.get("AccountingStorageType", "")
+        ok = storage.endswith("slurmdbd")
+        fix = (
+            ""
+            if ok
+            else "QPUs are licences of the accounting database: AccountingStorageType=accounting_storage/slurmdbd"
+        )
+        yield Check("AccountingStorageType", ok, storage or "none", fix)
+
+    def _accounting(self) -> Iterator[Check]:
+        level = Records(self._slurm, self._catalog, self._client, self._installer.files).admin_level()
+        if level is None:
+            yield Check("right to set licences", None, f"there is no user {DAEMON_USER} on this host")
+            return
+        ok = level.startswith(("operator", "admin"))
+        fix = "" if ok else f"{INSTALL}, or: sacctmgr modify user {DAEMON_USER} set adminlevel=operator"
+        yield Check("right to set licences", ok, f"user {DAEMON_USER} has adminlevel {level or 'none'}", fix)
+
+    def _licences(self) -> Iterator[Check]:
+        shown = licences.read_show(self._client.run_sync("scontrol", "-o", "show", "lic").stdout, self._slurm.server)
+        for resource in self._catalog.resources.values():
+            name = f"{resource.native}@{self._slurm.server}"
+            licence = shown.get(resource.native)
+            if licence is None or licence.total != resource.slots:
+                detail = (
+                    f"{name} has {licence.total} slots, not {resource.slots}" if licence else f"{name} is not there"
+                )
+                yield Check(f"licence {name}", False, detail, f"{INSTALL}, or start the daemon, which mends it")
+            else:
+                yield Check(f"licence {name}", True, f"{licence.open} of {licence.total} open")
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",")]
+
+
+def _file_fault(path: Path, wanted: str, mode: int) -> str:
+    """What is wrong with a file that root or slurmctld will run, or an empty text."""
+    try:
+        info = path.stat()
+    except OSError:
+        return f"{path} is not there"
+    if digest(path) != wanted:
+        return f"{path} is not what this version and configuration install"
+    if info.st_uid not in (0, os.geteuid()) or stat.S_IMODE(info.st_mode) & 0o022:
+        return f"{path} can be written by others than root"
+    if stat.S_IMODE(info.st_mode) != mode:
+        return f"{path} has the mode {stat.S_IMODE(info.st_mode):o}, not {mode:o}"
+    return ""
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("qtandem", timeout=ANSWER_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _health(path: Path) -> dict[str, object]:
+    connection = _UnixConnection(path)
+    try:
+        connection.request("GET", "/v1/healthz", headers={"Accept": "application/json"})
+        body = json.loads(connection.getresponse().read(1 << 20))
+    finally:
+        connection.close()
+    if not isinstance(body, dict):
+        raise ValueError("not an answer of qtandem")
+    return body
