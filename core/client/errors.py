@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from qtandem.core.errors import QtandemError
 
@@ -87,16 +88,25 @@ def from_qtandem(error: QtandemError, *, about_task: bool = False) -> QrmiError:
     return kind(f"{error.message}{cause}", origin=error)
 
 
-def as_qrmi(*, about_task: bool = False) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
-    """Decorator: `QtandemError` leaves the function as `QrmiError`."""
+@contextmanager
+def as_qrmi(*, about_task: bool = False) -> Iterator[None]:
+    """Decorator or block: `QtandemError` leaves it as `QrmiError`."""
+    try:
+        yield
+    except QtandemError as error:
+        raise from_qtandem(error, about_task=about_task) from error
 
-    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+
+def async_as_qrmi(
+    *, about_task: bool = False
+) -> Callable[[Callable[_P, Awaitable[_R]]], Callable[_P, Coroutine[Any, Any, _R]]]:
+    """The same for coroutine functions."""
+
+    def decorate(function: Callable[_P, Awaitable[_R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
         @wraps(function)
-        def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-            try:
-                return function(*args, **kwargs)
-            except QtandemError as error:
-                raise from_qtandem(error, about_task=about_task) from error
+        async def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            with as_qrmi(about_task=about_task):
+                return await function(*args, **kwargs)
 
         return call
 
