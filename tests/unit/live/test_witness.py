@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.live.witness import sessions
-
 from qtandem.core.providers.simulator.device import SimulatedDevice
+from tests.live.witness import sessions
 
 
 def _acquired(token: str, key: str, slots: int = 1) -> dict[str, object]:
