@@ -1,0 +1,114 @@
+"""What the contract suite needs of each manager: to submit, run, requeue and end jobs behind its back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from qtandem.core.managers import Grant, Job, JobState, Manager
+from qtandem.core.runs import JobId
+from qtandem.core.settings import ManagerSettings
+from qtandem.local.manager import LocalManager
+from qtandem.local.store import QueueStore, State
+from tests.fakes.manager import FakeManager
+
+NATIVES = {"fez": "fez", "ibm-x": "ibm_x"}
+
+
+@dataclass
+class Rig:
+    """One manager under test. Jobs are made with its own native text, as its submit hook writes it.
+
+    `foreign` is native text that is not ours. `cut` makes the manager not answer; None where that cannot be.
+    """
+
+    manager: Manager
+    submit: Callable[[str], Awaitable[JobId]]
+    run: Callable[[JobId], Awaitable[None]]
+    requeue: Callable[[JobId], Awaitable[None]]
+    end: Callable[[JobId], Awaitable[None]]
+    foreign: str
+    cut: Callable[[], None] | None = None
+
+    def native(self, *grants: Grant) -> str:
+        [text] = self.manager.native_request(grants).values()
+        return text
+
+    async def job(self, id: JobId) -> Job:
+        found = (await self.manager.jobs([id]))[id]
+        assert found is not None
+        return found
+
+
+def memory(_folder: Path) -> Rig:
+    """The fake that other tests use has to keep the contract as well."""
+    manager = FakeManager(natives=NATIVES)
+    numbers = iter(range(1, 1000))
+
+    async def submit(native: str) -> JobId:
+        return manager.add(str(next(numbers)), grants=manager.read_native(native), reason="Licenses").id
+
+    async def requeue(id: JobId) -> None:
+        manager.become(id, JobState.PENDING, attempt=manager.known[id].attempt + 1)
+
+    async def become(id: JobId, state: JobState) -> None:
+        manager.become(id, state)
+
+    def cut() -> None:
+        manager.unreachable = True
+
+    return Rig(
+        manager,
+        submit,
+        lambda id: become(id, JobState.RUNNING),
+        requeue,
+        lambda id: become(id, JobState.ENDED),
+        "matlab:3",
+        cut,
+    )
+
+
+def local(folder: Path) -> Rig:
+    manager = LocalManager(ManagerSettings(options={"state_dir": str(folder)}), NATIVES)
+    store = QueueStore(folder)
+
+    async def submit(native: str) -> JobId:
+        job = {
+            "name": "job", "uid": os.geteuid(), "user": "ann", "argv": ["true"], "env": {}, "cwd": "/", "output": "",
+            "request": "", "native": native, "can_requeue": True, "state": State.PENDING, "submitted_at": 0.0,
+        }  # fmt: skip
+        return JobId("local", "local", str(store.add(job)))
+
+    async def update(id: JobId, **values: object) -> None:
+        store.update(int(id.job), **values)
+
+    async def requeue(id: JobId) -> None:
+        row = store.get(int(id.job))
+        assert row is not None
+        await update(id, state=State.PENDING, attempt=row.attempt + 1)
+
+    return Rig(
+        manager,
+        submit,
+        lambda id: update(id, state=State.RUNNING),
+        requeue,
+        lambda id: update(id, state=State.COMPLETED),
+        "matlab:3",
+    )
+
+
+RIGS: dict[str, Callable[[Path], Rig]] = {"memory": memory, "local": local}
+
+
+@pytest.fixture(params=sorted(RIGS))
+def rig(request: pytest.FixtureRequest, tmp_path: Path) -> Rig:
+    return RIGS[request.param](tmp_path)
+
+
+@pytest.fixture
+def several() -> Sequence[Grant]:
+    return Grant("fez", 2), Grant("ibm-x", 1)
