@@ -26,13 +26,22 @@ def build(name: str, settings: Any, natives: Mapping[str, str]) -> Manager:
     return cast(Manager, _load(name)(settings, natives))
 
 
-def _load(name: str) -> Any:
+def package(name: str) -> str:
+    """The package that a manager's `manager` module is in; raises `bad-config`."""
+    return _path(name).partition(":")[0].rpartition(".")[0]
+
+
+def _path(name: str) -> str:
     path = MANAGERS.get(name) or next((entry.value for entry in entry_points(group=GROUP) if entry.name == name), None)
     if path is None:
         raise QtandemError(
             "bad-config", f"There is no manager {name!r}", remedy=f"The managers are {', '.join(names())}."
         )
-    module, _, attribute = path.partition(":")
+    return path
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = _path(name).partition(":")
     try:
         return getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
