@@ -9,18 +9,20 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Calibration
+from qtandem.core.providers.calibrations import digest
 
 IDEAL = "ideal"
+# What Aer runs as it is.
+IDEAL_GATES = (
+    *("id", "x", "y", "z", "h", "s", "sdg", "t", "tdg", "sx", "sxdg", "p", "rx", "ry", "rz", "u"),
+    *("cx", "cy", "cz", "ecr", "swap", "cp", "rxx", "ryy", "rzz", "ccx"),
+)
 _PREFIX = "fake_"
-_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 def ideal(qubits: int, max_shots: int) -> Calibration:
@@ -33,7 +35,8 @@ def ideal_description(qubits: int, max_shots: int) -> dict[str, object]:
         "n_qubits": qubits,
         "simulator": True,
         "max_shots": max_shots,
-        "basis_gates": [],
+        "basis_gates": list(IDEAL_GATES),
+        "supported_instructions": ["measure", "reset", "delay"],
         "coupling_map": None,
     }
     return {"configuration": configuration, "properties": None}
@@ -49,6 +52,7 @@ def snapshot(backend: str, cache: Path) -> Calibration:
         return Calibration.model_validate_json(file.read_bytes())
     except (OSError, ValueError):
         found = digest(description(backend))
+        assert found is not None
     fresh = file.with_suffix(f".{os.getpid()}")
     fresh.write_text(found.model_dump_json())
     fresh.replace(file)
@@ -73,37 +77,6 @@ def description(backend: str) -> dict[str, Any]:
 def backends() -> list[str]:
     """The fake backends that this installation has."""
     return sorted(f"{_PREFIX}{file.parent.name}" for file in _backends().glob("*/conf_*.json"))
-
-
-def digest(description: Mapping[str, Any]) -> Calibration:
-    """Medians over the parts that work (error below 1), from a device's `{configuration, properties}`."""
-    conf, props = description["configuration"], description["properties"]
-    pairs = [gate for gate in props["gates"] if len(gate["qubits"]) == 2 and gate["gate"] in conf["basis_gates"]]
-    return Calibration(
-        qubits=conf["n_qubits"],
-        taken_at=datetime.fromisoformat(props["last_update_date"].replace("Z", "+00:00")).timestamp(),
-        basis_gates=tuple(conf["basis_gates"]),
-        coupling=tuple((a, b) for a, b in conf.get("coupling_map") or ()),
-        two_qubit_error=_median(_values([gate["parameters"] for gate in pairs], "gate_error")),
-        gate_time_s=_median(_values([gate["parameters"] for gate in pairs], "gate_length")),
-        readout_error=_median(_values(props["qubits"], "readout_error")),
-        t1_s=_median(_values(props["qubits"], "T1")),
-        t2_s=_median(_values(props["qubits"], "T2")),
-        max_shots=conf.get("max_shots"),
-    )
-
-
-def _values(rows: Sequence[Sequence[Mapping[str, Any]]], name: str) -> Iterable[float]:
-    for row in rows:
-        for entry in row:
-            broken = name.endswith("_error") and entry["value"] == 1
-            if entry["name"] == name and entry["value"] is not None and not broken:
-                yield float(entry["value"]) * _SECONDS.get(entry.get("unit", ""), 1.0)
-
-
-def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return statistics.median(found) if found else None
 
 
 def _backends() -> Path:
