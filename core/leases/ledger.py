@@ -22,7 +22,10 @@ _log = structlog.get_logger("qtandem.leases")
 
 
 class Ledger:
-    """`write` and `read` run a method of the store off the event loop; writes keep the order of their calls."""
+    """`write` and `read` run a method of the store off the event loop; writes keep the order of their calls.
+
+    A write that was asked for is done, whatever becomes of its caller.
+    """
 
     def __init__(self, store: Store, clock: Callable[[], float], signals: Signals) -> None:
         self.store, self.clock, self.book = store, clock, Book()
@@ -32,7 +35,7 @@ class Ledger:
 
     async def write(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._writer, lambda: method(*args, **kwargs))
+        return await asyncio.shield(loop.run_in_executor(self._writer, lambda: method(*args, **kwargs)))
 
     async def read(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         loop = asyncio.get_running_loop()
@@ -54,7 +57,7 @@ class Ledger:
             owner.state, owner.change = change.state, change
         try:
             await self.write(self.store.save, leases, change)
-        except Exception:
+        except BaseException:
             owner.unwritten = True
             raise
 

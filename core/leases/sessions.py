@@ -44,9 +44,12 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
+        if self._stopped:
+            task.cancel()
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
@@ -57,7 +60,8 @@ class Tasks:
             await asyncio.wait(self._tasks)
 
     async def cancel(self) -> None:
-        """Stop everything, also what a task spawns while it is being stopped."""
+        """Stop everything, and what a task spawns while it is being stopped before it does anything."""
+        self._stopped = True
         while self._tasks:
             tasks = tuple(self._tasks)
             for task in tasks:
@@ -144,9 +148,10 @@ class Sessions:
             )
         try:
             await self._ledger.change(owner, changed, change)
-        finally:
-            tasks = self.release(owner)
-        return tasks
+        except Exception:
+            self.release(owner)
+            raise
+        return self.release(owner)
 
     def release(self, owner: Owner) -> list[asyncio.Task[None]]:
         """Start, or join, the release of each lease of `owner`, which are all in `releasing`."""

@@ -215,22 +215,22 @@ def restarts(first: int) -> tuple[int, int]:
     return 1 + first % 7, 8 + first % 11
 
 
-def main(root: Path, every: int) -> None:
-    """Kill at each step; every `every`th time, kill the restart as well."""
+def main(root: Path, every: int, part: int, parts: int) -> None:
+    """Kill at each step of this part of them; every `every`th time, kill the restart as well."""
     gc.freeze()
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     template = root / "template.db"
     Store(f"sqlite:///{template}", KEY).close()
     kills = double_kills = 0
     faults: dict[str, str] = {}
-    for first in itertools.count(1):
+    for first in itertools.count(1 + part, parts):
         killed, _, fault = trial(root, template, first, 0)
         if fault:
             faults[f"{first}"] = fault
         if not killed:
             break
         kills += 1
-        for second in restarts(first) if first % every == 0 else ():
+        for second in restarts(first) if first // parts % every == 0 else ():
             _, again, fault = trial(root, template, first, second)
             double_kills += again
             if fault:
@@ -239,4 +239,4 @@ def main(root: Path, every: int) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
