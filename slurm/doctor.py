@@ -19,7 +19,7 @@ from qtandem.core.settings import Settings
 from qtandem.slurm import conf, licences
 from qtandem.slurm.install import Installer
 from qtandem.slurm.manager import Client
-from qtandem.slurm.records import DAEMON_USER, Records
+from qtandem.slurm.records import DAEMON_USER
 
 OLDEST = (24, 11, 0)
 INSTALL = "qtandem install slurm --apply"
@@ -136,7 +136,7 @@ class _Doctor:
         yield Check("AccountingStorageType", ok, storage or "none", fix)
 
     def _accounting(self) -> Iterator[Check]:
-        level = Records(self._slurm, self._catalog, self._client, self._installer.files).admin_level()
+        level = self._installer.records.admin_level()
         if level is None:
             yield Check("right to set licences", None, f"there is no user {DAEMON_USER} on this host")
             return

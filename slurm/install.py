@@ -5,13 +5,13 @@ Site files are never edited: what they need is shown. A manifest records what wa
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pwd
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qtandem.core import commands
@@ -26,6 +26,7 @@ from qtandem.slurm.records import DAEMON_USER, Records
 SOURCE = Path(__file__).parent
 HOOKS = Path("/usr/libexec/qtandem/slurm")
 BUILD_S = 120.0
+HEADERS = (Path("/usr/include"), Path("/usr/local/include"))
 # File name, language of its constants, mode.
 HOOK_FILES: tuple[tuple[str, str, int], ...] = (
     ("qtandem.lua", "lua", 0o644),
@@ -58,7 +59,7 @@ class Installer:
         self._host = host or socket.gethostname()
         self._client = Client(self._slurm)
         self.files = HostFiles(settings.daemon.state_dir / "install" / "slurm.json")
-        self._records = Records(self._slurm, catalog, self._client, self.files)
+        self.records = Records(self._slurm, catalog, self._client, self.files)
         options = self._slurm.options
         self.hooks = Path(options.get("hooks_dir") or HOOKS)
         self.conf_path = Path(options.get("conf") or os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
@@ -74,7 +75,9 @@ class Installer:
     def apply(self, changes: Sequence[Change]) -> list[Change]:
         """Make those of the changes that are to do; returns them with what became of them."""
         wanted = {change.id for change in changes}
-        return run_steps(step for step in self._steps() if step.change.id in wanted)
+        # Slurm's commands read slurm.conf, which may include a file that is written here.
+        done = run_steps(step for step in self._file_steps() if step.change.id in wanted)
+        return done + run_steps(step for step in self._record_steps() if step.change.id in wanted)
 
     def removals(self) -> list[Change]:
         """What `undo` would take back: what this installer made on this host and nobody changed since."""
@@ -104,6 +107,9 @@ class Installer:
         return conf.read(self.conf_path, skip=self.own_conf)
 
     def _steps(self) -> list[Step]:
+        return self._file_steps() + self._record_steps()
+
+    def _file_steps(self) -> list[Step]:
         steps = [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
         steps.append(self._spank())
         steps.append(self.files.step(self.fragment, self._fragment_text(), 0o644))
@@ -111,16 +117,31 @@ class Installer:
         steps.extend(self._slurm_conf())
         if self.is_controller():
             steps.append(self._job_submit())
-            steps.extend(self._records.steps())
         return steps
 
-    def _undo_steps(self) -> list[Step]:
-        steps: list[Step] = []
+    def _record_steps(self) -> list[Step]:
+        if not self.is_controller():
+            return []
+        if self._included() and not self.own_conf.exists():
+            return self.records.unasked(f"Slurm's commands fail until {self.own_conf} is there")
+        return self.records.steps()
+
+    def _included(self) -> bool:
         site = self.site_conf()
-        if site and self.own_conf in site.included:
-            title, detail = f"{self.conf_path} includes {self.own_conf}", f"first remove: include {self.own_conf}"
-            steps.append(Step(Change(f"line:{self.conf_path}", title, ChangeState.MANUAL, detail)))
-        return steps + self._records.removals() + self.files.removals()
+        return site is not None and self.own_conf in site.included
+
+    def _undo_steps(self) -> list[Step]:
+        steps = self.records.removals() + self.files.removals()
+        site = self.site_conf()
+        named = [key for key, value in site.pairs if str(self.hooks) in value] if site else []
+        if not self._included() and not named:
+            return steps
+        detail = f"remove from it: include {self.own_conf}" if not named else f"remove its lines {', '.join(named)}"
+        title = f"{self.conf_path} does without qtandem"
+        manual = Step(
+            Change(f"line:{self.conf_path}", title, ChangeState.MANUAL, f"{detail}\nthen: scontrol reconfigure")
+        )
+        return [manual, *(_blocked(step, f"{self.conf_path} still needs it") for step in steps)]
 
     def _fragment_text(self) -> bytes:
         return f"{HEAD}optional {self.hooks}/spank_qpu.so\n".encode()
@@ -128,12 +149,14 @@ class Installer:
     def _spank(self) -> Step:
         source = SOURCE / "spank" / "spank_qpu.c"
         target, note = self.hooks / "spank_qpu.so", self.hooks / "spank_qpu.built"
-        stamp = f"source {digest(source)}\nslurm {self._version_text()}\n".encode()
         identity, title = f"build:{target}", f"build {target} (the option --qpu)"
-        if self.files.owns(target) and digest(note) == hashlib.sha256(stamp).hexdigest():
+        headers = next((place for place in HEADERS if (place / "slurm/spank.h").exists()), None)
+        of_source = f"source {digest(source)}\n"
+        stamp = of_source + (f"headers {digest(headers / 'slurm/slurm_version.h')}\n" if headers else "")
+        if self.files.owns(target) and note.exists() and note.read_text().startswith(stamp):
             return Step(Change(identity, title, ChangeState.DONE))
         compiler = shutil.which("cc") or shutil.which("gcc")
-        if compiler is None or not self._has_headers():
+        if compiler is None or headers is None:
             return Step(Change(identity, title, ChangeState.BLOCKED, NO_COMPILER))
 
         def build() -> None:
@@ -142,18 +165,9 @@ class Installer:
                 argv = [compiler, "-O2", "-Wall", "-shared", "-fPIC", "-o", str(made), str(source)]
                 commands.run_sync(argv, timeout_s=BUILD_S)
                 self.files.write(target, made.read_bytes(), 0o755)
-            self.files.write(note, stamp, 0o644)
+            self.files.write(note, stamp.encode(), 0o644)
 
         return Step(Change(identity, title, ChangeState.TODO), build)
-
-    def _has_headers(self) -> bool:
-        return any(Path(place, "slurm/spank.h").exists() for place in ("/usr/include", "/usr/local/include"))
-
-    def _version_text(self) -> str:
-        try:
-            return self._client.run_sync("scontrol", "--version").stdout.strip()
-        except QtandemError:
-            return "unknown"
 
     def _plugstack(self) -> Step:
         real = self.plugstack
@@ -215,6 +229,10 @@ class Installer:
         if self._slurm.bin_dir:
             return str(Path(self._slurm.bin_dir) / "scontrol")
         return shutil.which("scontrol") or "scontrol"
+
+
+def _blocked(step: Step, reason: str) -> Step:
+    return Step(replace(step.change, state=ChangeState.BLOCKED, detail=reason))
 
 
 def trusted_uids(users: Iterable[str]) -> list[str]:

@@ -12,6 +12,7 @@ from qtandem.slurm import licences
 from qtandem.slurm.manager import Client, SlurmSettings
 
 DAEMON_USER = "qtandem"
+_OPERATOR = f"user {DAEMON_USER} may set licences and hold jobs (adminlevel operator)"
 
 
 class Records:
@@ -28,6 +29,11 @@ class Records:
         except QtandemError as error:
             detail = f"slurmdbd was not asked ({error.one_line()}); the daemon makes missing licences itself"
             return [Step(Change("licences", title, ChangeState.BLOCKED, detail, optional=True))]
+
+    def unasked(self, reason: str) -> list[Step]:
+        """The steps while slurmdbd cannot be asked for a reason that goes away by itself."""
+        titles = {"licences": f"licences of server {self._server} in slurmdbd", "operator": _OPERATOR}
+        return [Step(Change(key, title, ChangeState.BLOCKED, reason, optional=True)) for key, title in titles.items()]
 
     def removals(self) -> list[Step]:
         return [self._removal(record) for record in self._files.manifest.records]
@@ -75,13 +81,12 @@ class Records:
         level = self.admin_level()
         if level is None:
             return []
-        title = f"user {DAEMON_USER} may set licences and hold jobs (adminlevel operator)"
         if level.startswith(("operator", "admin")):
-            return [Step(Change("operator", title, ChangeState.DONE))]
+            return [Step(Change("operator", _OPERATOR, ChangeState.DONE))]
         if level:
             detail = f"sacctmgr modify user {DAEMON_USER} set adminlevel=operator"
-            return [Step(Change("operator", title, ChangeState.MANUAL, detail))]
-        return [Step(Change("operator", title, ChangeState.TODO), self._add_operator)]
+            return [Step(Change("operator", _OPERATOR, ChangeState.MANUAL, detail))]
+        return [Step(Change("operator", _OPERATOR, ChangeState.TODO), self._add_operator)]
 
     def _add_operator(self) -> None:
         cluster = f"cluster={self._cluster}"
