@@ -156,8 +156,13 @@ class Workers:
         self._lanes.clear()
         self._live = 0
 
+    def running(self) -> int:
+        """Worker processes that are there now."""
+        return self._live
+
     def stats(self) -> list[WorkerStats]:
-        return [_stats(lane) for lane in dict.fromkeys(self._lanes.values())]
+        """Reads the memory of every process, which is slow: call it in a thread, where it is safe too."""
+        return [_stats(lane) for lane in dict.fromkeys(list(self._lanes.values()))]
 
     def _all(self) -> set[_Lane]:
         return set(self._lanes.values())
