@@ -114,7 +114,7 @@ def health(context: Context) -> Health:
         publishers={
             name: "stuck" if name in stuck else publisher.health.word() for name, publisher in publishers.items()
         },
-        workers=sum(worker.pid is not None for worker in context.workers.stats()),
+        workers=context.workers.running(),
         leases_open=len(context.leases.leases()),
         problems=problems,
     )

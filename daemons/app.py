@@ -111,11 +111,14 @@ def bound_connections(server: web.Server, per_uid: int = CONNECTIONS_PER_UID) ->
 def public(context: Context) -> web.Application:
     """What is served on the metrics port: the status page and the metrics, for anybody who can reach it."""
 
+    pages = api_read.Pages(context)
+
     async def status(_request: web.Request) -> web.Response:
-        return web.Response(text=page(context), content_type="text/html", headers=_SAFE)
+        body = pages.get("status", lambda context: page(context).encode())
+        return web.Response(body=body, content_type="text/html", headers=_SAFE)
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=context.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=await context.metrics.text(context), headers={"Content-Type": CONTENT_TYPE})
 
     app = web.Application(client_max_size=1024)
     app.add_routes([web.get("/", status), web.get("/metrics", metrics)])

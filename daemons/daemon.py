@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from qtandem.core.managers import Manager, SensorValue
 from qtandem.core.providers.base import ProviderSpec
 from qtandem.core.providers.pool import Workers
 from qtandem.core.resources import Catalog
-from qtandem.core.settings import Settings
+from qtandem.core.settings import Settings, Timing
 from qtandem.core.signals import Signals
 from qtandem.core.wire import Health
 from qtandem.daemons import authority, registry
@@ -65,6 +64,7 @@ class Daemon:
         self._mirroring: asyncio.Task[None] | None = None
         self._reloading = asyncio.Lock()
         self._retired: dict[str, SensorValue] = {}
+        self._timing = LiveTiming(configuration.settings.timing)
         self.context = self._assemble(configuration)
         self._servers = Servers(self.context)
 
@@ -101,6 +101,9 @@ class Daemon:
         self._notifier.stopping()
         self.stop.set()
         context = self.context
+        self._servers.refuse()
+        context.lifecycle.break_off()
+        context.tasks.answer_all()
         await self._servers.close()
         for task in self._background:
             task.cancel()
@@ -148,7 +151,7 @@ class Daemon:
             settings.timing.vendor_call_s,
             memory_bytes=settings.timing.worker_memory_mb << 20,
         )
-        leases = LeaseService(self._store, workers, self._slots, clock, signals, settings.timing)
+        leases = LeaseService(self._store, workers, self._slots, clock, signals, self._timing)
         pending = Pending(clock=clock, on_new=lambda names: self.context.observer.nudge(names))
         context = Context(
             configuration=configuration,
@@ -166,7 +169,6 @@ class Daemon:
         context.tasks = Tasks(context.records, leases, workers, state_dir, signals, self._terms, clock=clock)
         refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
-        context.metrics.observe(context)
         return context
 
     async def _take_up(self, configuration: Configuration) -> None:
@@ -178,11 +180,13 @@ class Daemon:
         self._retire(context.catalog, configuration.catalog)
         await context.workers.update(self._needed(context.catalog, configuration.catalog))
         old = list(context.publishers.values())
+        fixed = _fixed(context.settings, settings)
         context.configuration = configuration
+        self._timing.now = settings.timing
         context.authority = authority_of(settings)
-        context.problems[:] = [str(problem) for problem in configuration.problems]
-        for problem in configuration.problems:
-            log("daemon").warning("configuration", problem=str(problem))
+        context.problems[:] = [*(str(problem) for problem in configuration.problems), *fixed]
+        for problem in context.problems:
+            log("daemon").warning("configuration", problem=problem)
         await asyncio.gather(*(publisher.close() for publisher in old))
         context.managers = managers
         context.publishers = {name: self._publisher(manager, settings) for name, manager in managers.items()}
@@ -253,11 +257,29 @@ class Daemon:
     async def _textfile(self) -> None:
         path = self.context.settings.daemon.textfile
         if path:
-            with contextlib.suppress(FileNotFoundError):
-                await asyncio.to_thread(self.context.metrics.write, Path(path))
+            await self.context.metrics.write(self.context, Path(path))
 
     async def _alive(self) -> None:
         self._notifier.alive()
+
+
+class LiveTiming:
+    """The timing in force, for a part that keeps it over reloads."""
+
+    def __init__(self, timing: Timing) -> None:
+        self.now = timing
+
+    @property
+    def reserve_ttl_s(self) -> float:
+        return self.now.reserve_ttl_s
+
+    @property
+    def claim_ttl_s(self) -> float:
+        return self.now.claim_ttl_s
+
+    @property
+    def backoff_max_s(self) -> float:
+        return self.now.backoff_max_s
 
 
 def specs(catalog: Catalog) -> dict[str, ProviderSpec]:
@@ -270,6 +292,21 @@ def authority_of(settings: Settings) -> Authority:
         for name, manager in settings.managers.items()
     }
     return Authority(services, settings.daemon.admins, settings.daemon.login_hosts)
+
+
+def _fixed(old: Settings, new: Settings) -> list[str]:
+    """Sentences on what a reload cannot change."""
+    changed = [
+        f"daemon.{name}"
+        for name in type(old.daemon).model_fields
+        if name not in ("admins", "textfile") and getattr(old.daemon, name) != getattr(new.daemon, name)
+    ]
+    changed += [
+        f"timing.{name}"
+        for name in ("workers", "worker_memory_mb", "vendor_call_s")
+        if getattr(old.timing, name) != getattr(new.timing, name)
+    ]
+    return [f"{name} was changed; it takes effect at the next start" for name in changed]
 
 
 def database_url(settings: Settings) -> str:

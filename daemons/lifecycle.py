@@ -64,7 +64,9 @@ class Lifecycle:
         if not grants:
             return StartAnswer(verdict="admit", message="the job asks for no QPU")
         if self._held(run.id):
+            self._starts.pop(run.id, None)
             return StartAnswer(verdict="admit", run=name)
+        self._forget_lost()
         start = self._starts.get(run.id)
         if start is None:
             start = _Start(self._spawn(self._acquire(run, grants)), self._context.clock())
@@ -85,10 +87,14 @@ class Lifecycle:
         await asyncio.wait({ending}, timeout=END_CALL_S)
         return ending.result() if ending.done() else self._open(job, attempt)
 
-    async def close(self) -> None:
-        """Stop waiting starts (their hooks call again after the restart) and let ends that are under way finish."""
+    def break_off(self) -> None:
+        """Have waiting starts answered with `wait`: their hooks call again, after the restart."""
         for start in self._starts.values():
             start.task.cancel()
+
+    async def close(self) -> None:
+        """Let what is under way finish."""
+        self.break_off()
         self._starts.clear()
         await self._refusals.close()
         if self._background:
@@ -179,6 +185,13 @@ class Lifecycle:
                 self._context.observer.nudge(names)
                 return True
         return not run.can_requeue
+
+    def _forget_lost(self) -> None:
+        """Starts that ended after their hook had gone: nobody asks for their outcome any more."""
+        for run in [run for run, start in self._starts.items() if start.task.done() and self._lost(run)]:
+            task = self._starts.pop(run).task
+            if not task.cancelled() and (error := task.exception()):
+                log("lifecycle").info("start without a hook", run=str(run), why=str(error))
 
     def _lost(self, run: RunId) -> bool:
         start = self._starts.get(run)

@@ -26,14 +26,14 @@ class Servers:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._path = context.settings.daemon.socket
         self._listener: socket.socket | None = None
         self._runners: list[web.AppRunner] = []
         self._nodes: Nodes | None = None
         self._renewal: asyncio.Task[None] | None = None
-        self.metrics_port: int | None = None
 
     async def bind(self) -> None:
-        self._listener = listen_unix(self._context.settings.daemon.socket)
+        self._listener = listen_unix(self._path)
 
     async def start(self, grace_s: float) -> None:
         """Take calls. Raises `bad-config` for an address that cannot be had."""
@@ -43,13 +43,15 @@ class Servers:
         if settings.listen:
             await self._serve_relays(settings, grace_s)
         if settings.metrics:
-            served = await self._serve(public(self._context), 1.0, address=settings.metrics)
-            self.metrics_port = served.addresses[0][1]
+            await self._serve(public(self._context), 1.0, address=settings.metrics)
+
+    def refuse(self) -> None:
+        """Who comes now must fail at once, instead of hanging in our backlog until we are gone."""
+        if self._listener is not None:
+            self._path.unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """The path goes first: who comes now must fail at once instead of hanging in our backlog."""
-        if self._listener is not None:
-            self._context.settings.daemon.socket.unlink(missing_ok=True)
+        """Answer the calls under way, then close."""
         if self._renewal:
             self._renewal.cancel()
         await asyncio.gather(*(each.cleanup() for each in self._runners))
@@ -80,7 +82,7 @@ class Servers:
         listener: socket.socket | None = None,
         address: str = "",
         security: ssl.SSLContext | None = None,
-    ) -> web.AppRunner:
+    ) -> None:
         serving = runner(app, grace_s)
         await serving.setup()
         self._runners.append(serving)
@@ -92,10 +94,10 @@ class Servers:
             else:
                 host, port = enrol.split_address(address)
                 await web.TCPSite(serving, host, port, ssl_context=security, reuse_address=True).start()
+                log("daemon").info("listening", address=address, port=serving.addresses[0][1])
         except OSError as error:
             cause = error.strerror or str(error)
             raise QtandemError("bad-config", f"Cannot listen on {address or listener}", cause=cause) from error
-        return serving
 
 
 def make_folders(settings: DaemonSettings) -> None:

@@ -44,8 +44,7 @@ def differs(old: Fact | None, new: Fact) -> bool:
     """Whether anything but the time of reading changed."""
     if old is None:
         return True
-    ignored = {"at", "ttl_s"}
-    return old.model_dump(exclude=ignored) != new.model_dump(exclude=ignored)
+    return old != new.model_copy(update={"at": old.at, "ttl_s": old.ttl_s})
 
 
 @dataclass(slots=True)

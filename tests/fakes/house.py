@@ -69,7 +69,6 @@ class House:
         self.tasks = Tasks(records, self.leases, self.workers, tmp_path, self.signals, lambda _: terms, clock=clock)
         self.lifecycle = Lifecycle(self.context, Refusals(records, lambda: given.timing, clock=clock))
         self.context.tasks, self.context.lifecycle = self.tasks, self.lifecycle
-        self.context.metrics.observe(self.context)
 
     async def __aenter__(self) -> House:
         await self.leases.open()

@@ -44,9 +44,12 @@ class FakeWorkers(FakeVendor):
     def finish(self, key: str, state: TaskState = TaskState.COMPLETED, reason: str = "") -> None:
         self.tasks[f"v-{key}"] = TaskReport(state, reason, usage_s=0.5, shots=10)
 
-    def running(self) -> list[str]:
+    def at_work(self) -> list[str]:
         """Keys of the tasks that the vendor has and that have not ended."""
         return [key for key in self.started if not self.tasks[f"v-{key}"].state.final]
+
+    def running(self) -> int:
+        return 0
 
     def stats(self) -> list[object]:
         return []

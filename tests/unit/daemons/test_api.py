@@ -405,12 +405,13 @@ async def test_the_public_page_and_metrics_name_no_user_and_no_job(client: Clien
 
 
 async def test_what_a_vendor_does_not_say_is_not_shown_as_zero(client: Client) -> None:
-    assert "qtandem_resource_queue{" not in client.house.context.metrics.text().decode()
+    context = client.house.context
+    assert "qtandem_resource_queue{" not in (await context.metrics.text(context)).decode()
 
 
 async def test_the_textfile_is_whole_and_readable(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "qtandem.prom"
     for _ in range(2):
-        client.house.context.metrics.write(path)
+        await client.house.context.metrics.write(client.house.context, path)
     assert path.read_text().endswith("\n")
     assert path.stat().st_mode & 0o777 == 0o644

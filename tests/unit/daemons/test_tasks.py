@@ -65,12 +65,12 @@ async def test_a_lease_runs_as_many_tasks_as_it_has_slots_in_order_of_arrival(
     house.workers.instant = False
     lease = await hold(house, slots=2)
     made = [await begin(house, lease) for _ in range(5)]
-    await eventually(lambda: len(house.workers.running()) == 2)
+    await eventually(lambda: len(house.workers.at_work()) == 2)
     await asyncio.sleep(0.05)
     assert house.workers.started == [task.id for task in made[:2]]
     house.workers.finish(made[1].id)
     await eventually(lambda: house.workers.started == [task.id for task in made[:3]])
-    assert len(house.workers.running()) == 2
+    assert len(house.workers.at_work()) == 2
     for task in made:
         await eventually(lambda task=task: task.id in house.workers.started)
         house.workers.finish(task.id)
@@ -89,7 +89,7 @@ async def test_the_same_key_is_the_same_task(house: House) -> None:
 async def test_a_long_poll_wakes_at_the_change_of_state(house: House, eventually: Callable) -> None:
     house.workers.instant = False
     task = await begin(house, await hold(house))
-    await eventually(lambda: house.workers.running())
+    await eventually(lambda: house.workers.at_work())
     async with asyncio.timeout(2.0):
         while (await house.tasks.get(task.id)).state != "running":
             await house.tasks.wait(task.id, 10.0)
@@ -106,7 +106,7 @@ async def test_results_that_are_not_there_say_why(house: House, eventually: Call
     with pytest.raises(QtandemError, match="is") as caught:
         await house.tasks.result(task.id)
     assert caught.value.code == "task-not-ready"
-    await eventually(lambda: house.workers.running())
+    await eventually(lambda: house.workers.at_work())
     house.workers.finish(task.id, TaskState.FAILED, "qubit 3 is broken")
     await ended(house, task.id)
     with pytest.raises(QtandemError, match="qubit 3 is broken") as caught:
@@ -123,7 +123,7 @@ async def test_a_task_can_be_stopped_while_it_waits_and_while_it_runs(
     house.workers.instant = False
     lease = await hold(house)
     made = [await begin(house, lease) for _ in range(2)]
-    await eventually(lambda: house.workers.running())
+    await eventually(lambda: house.workers.at_work())
     chosen = made[1] if waiting else made[0]
     stopped = await house.tasks.stop(chosen.id)
     assert (stopped.state, stopped.reason) == ("cancelled", "stopped by its owner")
@@ -135,7 +135,7 @@ async def test_the_end_of_a_run_stops_its_tasks_before_the_lease_goes_back(house
     house.workers.instant = False
     lease = await hold(house)
     made = [await begin(house, lease) for _ in range(3)]
-    await eventually(lambda: house.workers.running())
+    await eventually(lambda: house.workers.at_work())
     await house.lifecycle.end(house.manager.id("1"), 0, "over")
     for task in made:
         assert (await house.tasks.get(task.id)).state == "cancelled"
@@ -148,7 +148,7 @@ async def test_the_expiry_of_a_lease_stops_its_tasks_too(house: House, eventuall
     house.workers.instant = False
     claim = await house.leases.claim(1000, "ann", [Grant("fez")], 60.0)
     task = await begin(house, claim.leases[0])
-    await eventually(lambda: house.workers.running())
+    await eventually(lambda: house.workers.at_work())
     await house.leases.end_claim(claim.id, 1000)
     assert (await ended(house, task.id)).state == "cancelled"
     watching.cancel()
@@ -206,7 +206,7 @@ async def test_a_restart_takes_up_what_was_under_way(house: House, eventually: C
     house.workers.instant = False
     lease = await hold(house, slots=2)
     made = [await begin(house, lease) for _ in range(3)]
-    await eventually(lambda: len(house.workers.running()) == 2)
+    await eventually(lambda: len(house.workers.at_work()) == 2)
     await eventually(lambda: house.tasks.under_way().get("running") == 2)
     await house.tasks.close()
     # As if the daemon had died before the vendor's answer to the second one was written.
@@ -227,7 +227,7 @@ async def test_a_restart_after_the_lease_ended_stops_its_tasks(house: House, eve
     house.workers.instant = False
     lease = await hold(house)
     made = [await begin(house, lease) for _ in range(2)]
-    await eventually(lambda: house.workers.running())
+    await eventually(lambda: house.workers.at_work())
     await house.tasks.close()
     await house.leases.end(house.manager.id("1"), 0, "over")
     house.tasks._live.clear()
