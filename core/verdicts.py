@@ -115,9 +115,9 @@ def closed_slots(resource: Resource, fact: Fact | None, now: float) -> tuple[int
 def _closed_because(resource: Resource, fact: Fact | None, now: float) -> str:
     if fact is None:
         return "not seen yet"
-    if fact.stale(now):
-        return f"stale: last seen {duration(fact.age_s(now))} ago as {fact.availability}"
     said = f" ({fact.reason})" if fact.reason else ""
+    if fact.stale(now):
+        return f"stale: last seen {duration(fact.age_s(now))} ago as {fact.availability}{said}"
     if fact.availability is not Availability.ONLINE:
         back = f", expected back in {duration(fact.opens_at - now)}" if fact.opens_at and fact.opens_at > now else ""
         return f"{fact.availability}{said}{back}"
