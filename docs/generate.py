@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from qtandem.core.errors import KINDS, Fault
 from qtandem.core.settings import Settings
@@ -57,8 +56,7 @@ def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
             table = getattr(info.annotation, "__origin__", None) is dict
             inner.append((f"{path}{name}" + (".NAME" if table else ""), models[0]))
         else:
-            default = info.get_default(call_default_factory=True)
-            shown = "" if default is PydanticUndefined else f"`{_toml(default)}`"
+            shown = "" if info.is_required() else f"`{_toml(info.get_default(call_default_factory=True))}`"
             rows.append(f"| `{name}` | {shown} | {info.description or ''} |")
     if path:
         yield f"\n## `[{path.rstrip('.')}]`\n\n{(model.__doc__ or '').strip()}"

@@ -77,7 +77,9 @@ def main() -> int:
         rows, reason = run(name)
         for row in rows:
             print(
-                f"{name}: {row.name} = {figure(row.value)} {row.unit}  bound {figure(row.bound)}  ratio {figure(row.ratio)}"
+                f"{name}: {row.name} = {figure(row.value)} {row.unit}",
+                f"bound {figure(row.bound)}, ratio {figure(row.ratio)}",
+                sep="  ",
             )
             if row.holds is False and row.kind == "required":
                 missed.append(f"{name}: {row.name}")
