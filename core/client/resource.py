@@ -88,6 +88,10 @@ class QuantumResource:
         """Wait until the task has ended or `timeout` seconds are over, and say how it stands."""
         return now(self._verbs.task_wait(task_id, timeout))
 
+    def task_reason(self, task_id: str) -> str:
+        """Why a task failed or was cancelled; empty where nothing is known."""
+        return now(self._verbs.task_reason(task_id))
+
     def run(self, payload: Payload, timeout: float | None = None) -> TaskResult:
         """Start a task, wait for it, and return its result; a task that did not complete raises QrmiError.
 

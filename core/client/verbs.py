@@ -33,6 +33,10 @@ def patience_s() -> float:
     return PATIENCE_S if RUN in os.environ else 0.0
 
 
+def ended(task: str, status: TaskStatus, reason: str) -> str:
+    return f"Task {task} {status.name.lower()}" + (f": {reason}" if reason else "")
+
+
 class Verbs:
     """One QPU or simulator, by its configured or its native name, spoken to through the daemon.
 
@@ -141,26 +145,23 @@ class Verbs:
 
         When the wait is broken off, by time or by a signal, the task is stopped.
         """
-        return await self.finish(await self.task_start(payload), timeout)
-
-    async def finish(self, task_id: str, timeout: float | None = None) -> TaskResult:
-        """`run` of a task that was started."""
+        task = await self.task_start(payload)
         try:
-            status = await self.task_wait(task_id, timeout)
+            status = await self.task_wait(task, timeout)
             if not status.final:
-                raise QrmiError(f"Task {task_id} did not end within {timeout:g} s")
+                raise QrmiError(f"Task {task} did not end within {timeout:g} s")
         except BaseException:
             with suppress(QrmiError):
-                await self.task_stop(task_id)
+                await self.task_stop(task)
             raise
         if status is not TaskStatus.Completed:
-            raise QrmiError(await self._ended(task_id, status))
-        return await self.task_result(task_id)
+            raise QrmiError(ended(task, status, await self.task_reason(task)))
+        return await self.task_result(task)
 
     @async_as_qrmi(about_task=True)
-    async def _ended(self, task: str, status: TaskStatus) -> str:
-        reason = as_object(await self._dialogue.get("tasks", task)).get("reason")
-        return f"Task {task} {status.name.lower()}" + (f": {reason}" if reason else "")
+    async def task_reason(self, task_id: str) -> str:
+        """Why a task failed or was cancelled; empty where nothing is known."""
+        return str(as_object(await self._dialogue.get("tasks", task_id)).get("reason") or "")
 
     async def _row(self) -> dict[str, Any]:
         return await found_resource(self._dialogue, self._id)
