@@ -169,8 +169,7 @@ def _identity(context: Context, nodes: Nodes | None) -> Any:
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        enrolling = request.path in (tls.ENROL_PATH, tls.RENEW_PATH) and tls.is_tls(request.transport)
-        if enrolling:
+        if tls.is_enrolment(request):
             return await handler(request)
         known = tls.caller(request, nodes, context.clock())
         caller = Caller(known.uid, known.node or host, known.node is None)

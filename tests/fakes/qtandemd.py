@@ -27,6 +27,7 @@ class Qtandemd:
         self._temporary = tempfile.TemporaryDirectory(prefix="qt")
         self.folder = Path(self._temporary.name)
         self.config, self.log = self.folder / "qtandem.toml", self.folder / "log"
+        self.listen = ""
         self.resources, self.timing = {name: dict(each) for name, each in resources.items()}, timing
         self.process: subprocess.Popen[bytes] | None = None
         self.daemon = Daemon(self.folder / "q.sock", deadline_s=20.0)
@@ -39,6 +40,7 @@ class Qtandemd:
             "[daemon]",
             *(f"{key} = {json.dumps(str(self.folder / path))}" for key, path in _PATHS.items()),
             'metrics = ""',
+            f"listen = {json.dumps(self.listen)}",
             'log_level = "debug"',
             "[timing]",
             *(f"{key} = {value}" for key, value in self.timing.items()),

@@ -5,18 +5,24 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from qtandem.core.client.calls import wait_for_task
+from qtandem.core.client.transport import Daemon
 from qtandem.core.errors import QtandemError
 from qtandem.core.providers.simulator.device import SimulatedDevice
-from tests.fakes.qtandemd import Qtandemd, simulator
+from qtandem.daemons import enrol
+from tests.fakes.qtandemd import ROOT, Qtandemd, simulator
 
 BELL = 'OPENQASM 2.0; include "qelib1.inc"; qreg q[2]; creg c[2]; h q[0]; cx q[0],q[1]; measure q -> c;'
 SECRET = "sup3r-secret-vendor-key"
@@ -136,6 +142,58 @@ def test_a_reload_takes_up_good_configurations_and_refuses_bad_ones(qtandemd: Qt
     until(lambda: json.loads(sensors.read_text())["sim"]["closed"] == 2)
     assert daemon.post("end", body={"manager": "local", "job": "1"}) == {"ended": 1}, run
     assert sessions(SimulatedDevice(tmp_path / "sim")) == []
+
+
+@pytest.mark.timeout(60)
+def test_a_node_reaches_the_daemon_through_its_relay(qtandemd: Qtandemd, tmp_path: Path) -> None:
+    enrol.init(qtandemd.folder / "tls", ["127.0.0.1"], time.time())
+    qtandemd.listen = "127.0.0.1:0"
+    qtandemd.write()
+    daemon = qtandemd.start().daemon
+    [port] = re.findall(r'"port": (\d+)', qtandemd.said())
+    server, node = f"127.0.0.1:{port}", tmp_path / "node"
+    token = enrol.issue_token(qtandemd.folder / "tls", "c1", time.time())
+    enrol.enrol(server, enrol.server_fingerprint(qtandemd.folder / "tls"), token, "c1", node)
+    config = tmp_path / "relay.toml"
+    paths = {"socket": qtandemd.folder / "r.sock", "runtime_dir": tmp_path / "run", "tls_dir": node}
+    config.write_text(
+        "[daemon]\n" + "".join(f'{key} = "{path}"\n' for key, path in paths.items()) + f'[relay]\nserver = "{server}"\n'
+    )
+    (tmp_path / "run").mkdir()
+    argv = [sys.executable, "-m", "qtandem.daemons.relay", "--config", str(config)]
+    with subprocess.Popen(argv, env={**os.environ, "PYTHONPATH": str(ROOT / ".dev")}, cwd=tmp_path) as relay:
+        try:
+            remote = Daemon(qtandemd.folder / "r.sock", patience_s=20.0)
+            assert remote.get("healthz")["healthy"] is True
+            run = daemon.post("start", body={**start_call("1"), "nodes": "c1"})["run"]
+            # On a node the job's own user has what is its own, and nobody reports for the manager.
+            assert remote.get("runs", run, "environment")["uid"] == os.geteuid()
+            payload = {"kind": "qasm2", "program": BELL, "shots": 10}
+            task = remote.post("tasks", body={"resource": "sim", "payload": payload})
+            assert wait_for_task(remote, task["id"], 60.0)["state"] == "completed"
+            for path, body in (("start", start_call("2")), ("end", {"manager": "local", "job": "1"})):
+                with pytest.raises(QtandemError) as refused:
+                    remote.post(path, body=body)
+                assert refused.value.code == "not-authorised"
+        finally:
+            relay.terminate()
+    assert len(daemon.get("leases")["leases"]) == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_stop_answers_calls_that_wait(qtandemd: Qtandemd, tmp_path: Path) -> None:
+    daemon = qtandemd.start().daemon
+    SimulatedDevice(tmp_path / "sim").set(task_s=600)
+    started(qtandemd, "1")
+    task = daemon.post("tasks", body={"resource": "sim", "payload": {"kind": "qasm2", "program": BELL, "shots": 10}})
+    until(lambda: daemon.get("tasks", task["id"])["state"] == "running")
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(lambda: daemon.get("tasks", task["id"], wait=50.0))
+        time.sleep(0.3)
+        began = time.monotonic()
+        assert qtandemd.stop() == 0
+        assert waiting.result()["state"] == "running"
+    assert time.monotonic() - began < 8.0
 
 
 @pytest.mark.timeout(60)
