@@ -44,9 +44,11 @@ class Reaping:
         answers: dict[JobId, Job | None] = {}
         for name in {run.id.job.manager for run in runs}:
             answers |= await self._ask(name, [run for run in runs if run.id.job.manager == name])
-        for each in self._reaper.judge(runs, answers, context.clock()):
+        dead = self._reaper.judge(runs, answers, context.clock())
+        for each in dead:
             log("reaper").warning("reaped", run=str(each.run), why=each.reason)
-            await context.lifecycle.end(each.run.job, each.run.attempt, f"reaped: {each.reason}")
+        ends = (context.lifecycle.end(each.run.job, each.run.attempt, f"reaped: {each.reason}") for each in dead)
+        await asyncio.gather(*ends)
 
     async def _ask(self, name: str, runs: list[Run]) -> Mapping[JobId, Job | None]:
         """The manager's answers; none where it cannot be reached, or is not configured any more: that means keep."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping
@@ -25,6 +26,7 @@ from qtandem.daemons.taskfiles import TaskFiles
 MAX_TASKS, MAX_BYTES = 1000, 256 * 2**20
 REMEMBERED = 4096
 STOP_WAIT_S = 3.0
+_VERSION = re.compile(r"v?\d+(\.\w+)+([+-][\w.]+)?")
 
 
 class Ledger(Protocol):
@@ -87,6 +89,7 @@ class Tasks:
         self._ended: OrderedDict[str, Task] = OrderedDict()
         self._queues: dict[str, _Queue] = {}
         self._finds: dict[str, bool] = {}
+        self._told_versions: dict[str, Mapping[str, str]] = {}
         self._closing = False
         self._driver = Driver(
             workers, self._token, self._save, self._payload, self._keep_result, self._finds_tasks, clock
@@ -285,7 +288,8 @@ class Tasks:
 
     async def _save(self, live: Live, task: Task) -> None:
         if task.state is TaskState.COMPLETED and task.cost is None:
-            task = replace(task, cost=self._terms(task.resource).price)
+            versions = {**task.versions, **await self._versions(task.resource)}
+            task = replace(task, cost=self._terms(task.resource).price, versions=versions)
         await self._ledger.update_task(task)
         live.task = task
         if task.state.final:
@@ -315,6 +319,17 @@ class Tasks:
 
     async def _keep_result(self, id: str, text: str) -> None:
         await asyncio.to_thread(self._files.put_result, id, text)
+
+    async def _versions(self, resource: str) -> Mapping[str, str]:
+        """Versions of the programs that took part, as the provider tells them; asked once in the daemon's life."""
+        if resource not in self._told_versions:
+            try:
+                told = await self._workers.call(resource, "metadata", purpose="execute")
+            except QtandemError:
+                return {}
+            pairs = told.items() if isinstance(told, dict) else ()
+            self._told_versions[resource] = {key: value for key, value in pairs if _VERSION.fullmatch(str(value))}
+        return self._told_versions[resource]
 
     async def _finds_tasks(self, resource: str) -> bool:
         if resource not in self._finds:

@@ -104,4 +104,4 @@ class FakeWorkers(FakeVendor):
         return '{"name": "fake"}'
 
     def _metadata(self) -> dict[str, str]:
-        return {"backend_name": "fake"}
+        return {"backend_name": "fake", "fakesdk": "1.2.3", "session": "secret-token-0"}

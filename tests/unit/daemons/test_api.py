@@ -236,7 +236,7 @@ async def test_resources_and_facts_follow_what_is_seen(client: Client, eventuall
     assert {fact["resource"]: fact["queue"] for fact in answer["facts"]}["fez"] == 4
     assert (await client.get("names"))[1].splitlines()[0] == "fez\tfez\t2"
     assert json.loads((await client.get("resources/fez/target"))[1]["text"]) == {"name": "fake"}
-    assert (await client.get("resources/fez/metadata"))[1] == {"backend_name": "fake"}
+    assert (await client.get("resources/fez/metadata"))[1]["backend_name"] == "fake"
     assert (await client.get("resources/fes/target"))[0] == 404
 
 

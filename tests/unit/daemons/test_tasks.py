@@ -55,6 +55,7 @@ async def test_the_record_has_what_is_needed_to_reproduce_it(house: House) -> No
     await ended(house, second.id)
     [row, other] = await house.context.records.tasks(Filter(owner=lease.owner))
     assert (row.id, row.uid, row.kind, row.calibration_at) == (first.id, 1000, "qasm2", 123.0)
+    assert row.versions == {"fakesdk": "1.2.3"}
     assert row.payload_sha256 != other.payload_sha256
     assert row.circuit_sha256 == other.circuit_sha256
 
