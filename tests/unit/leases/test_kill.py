@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -22,16 +23,23 @@ PARTS = 2
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
-def test_nothing_leaks_whatever_step_it_is_killed_at(tmp_path, part):
+def test_nothing_leaks_whatever_step_it_is_killed_at(part):
+    # A killed process loses nothing that it has handed to the kernel, so memory serves as disk.
+    fast = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=fast) as folder:
+        outcome = run_part(folder, part)
+    assert outcome["faults"] == {}
+    assert outcome["kills"] > 100 / PARTS
+    assert outcome["double_kills"] > 10 / PARTS
+
+
+def run_part(folder, part):
     done = subprocess.run(
-        [sys.executable, str(RUNNER), str(tmp_path), EVERY, str(part), str(PARTS)],
+        [sys.executable, str(RUNNER), folder, EVERY, str(part), str(PARTS)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    outcome = json.loads(done.stdout)
-    assert outcome["faults"] == {}
-    assert outcome["kills"] > 100 / PARTS
-    assert outcome["double_kills"] > 10 / PARTS
+    return json.loads(done.stdout)
