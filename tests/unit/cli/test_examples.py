@@ -46,12 +46,16 @@ class Site:
 
     def run(self, request: str, *argv: str) -> str:
         """The output of a job that completes."""
-        environ = {**self._environ(), "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
-        job = self.queue.submit(argv, request, environ=environ, cwd=EXAMPLES)
+        job = self.queue.submit(argv, request, environ=self.environ(), cwd=EXAMPLES)
         row = self.queue.wait(job, timeout=40)
         out = (self.queue.folder / "output" / f"{job}.out").read_text()
         assert row.state is State.COMPLETED, out or row.reason
         return out
+
+    def environ(self) -> dict[str, str]:
+        """For commands that find this site, this Python, and `qtandem`."""
+        site = {"QTANDEM_SOCKET": str(self.daemon.path), "STATE_DIR": str(self.queue.folder)}
+        return {**self._environ(), **site, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
 
     def stop(self) -> None:
         for process in reversed(self.processes):
@@ -72,9 +76,10 @@ class Site:
 def site():
     folder = Path(tempfile.mkdtemp(prefix="qt"))
     (folder / "bin").mkdir()
-    command = folder / "bin" / "qtandem"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m qtandem.daemons.cli "$@"\n')
-    command.chmod(0o755)
+    for name, words in {"qtandem": "-m qtandem.daemons.cli", "python3": ""}.items():
+        command = folder / "bin" / name
+        command.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
+        command.chmod(0o755)
     site = Site(folder)
     try:
         site.start()
@@ -82,6 +87,13 @@ def site():
     finally:
         site.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("name", ["sampler.py", "estimator.py", "vqe.py", "qaoa.py", "aio.py", "bell.sh"])
+def test_slurm_reads_the_directives(name):
+    head = (EXAMPLES / name).read_text().splitlines()[:6]
+    assert head[0].startswith("#!")
+    assert any(line.startswith("#SBATCH --qpu=") for line in head)
 
 
 def test_bell(site):
@@ -107,6 +119,47 @@ def test_two_qpus_one_of_them_with_a_name_that_shells_do_not_take(site):
 def test_env_in_a_shell_without_the_variables(site):
     script = 'unset QRMI_JOB_QPU_RESOURCES; eval "$(qtandem env)"; echo $QRMI_JOB_QPU_RESOURCES'
     assert site.run("iqm-garnet", "/bin/sh", "-c", script) == "iqm_garnet\n"
+
+
+def test_the_sampler_of_qiskit(site):
+    out = site.run("ibm_fez", sys.executable, "sampler.py")
+    assert out.startswith("ibm_fez {")
+    assert "'111'" in out
+
+
+def test_the_estimator_of_qiskit(site):
+    values = [float(line.split()[1]) for line in site.run("ibm_fez", sys.executable, "estimator.py").splitlines()]
+    assert values == pytest.approx([1, 1.414, 1, 0, -1], abs=0.1)
+
+
+def test_vqe_runs_its_many_tasks_on_one_lease(site):
+    energy, *_, tasks, _ = site.run("ibm_fez", sys.executable, "vqe.py").split()
+    assert float(energy) == pytest.approx(-1.857, abs=0.1)
+    assert site.daemon.get("usage")["usage"][-1]["tasks"] == int(tasks) > 10
+
+
+def test_one_element_of_qaoa(site):
+    element, cut, *_ = site.run("any:qubits=5", sys.executable, "qaoa.py").split()
+    assert element == "3"
+    assert float(cut) > 3.3
+
+
+def test_asyncio(site):
+    lines = site.run("ibm_fez:2", sys.executable, "aio.py").splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "0.0 0.000"
+
+
+def test_circuit_cutting_on_the_queue_of_one_machine(site, tmp_path):
+    pytest.importorskip("qiskit_addon_cutting", reason="the circuit-cutting example cuts with it")
+    script = EXAMPLES / "cutting" / "local.sh"
+    said = subprocess.run(
+        ["sh", script, "any", "1"], env=site.environ(), cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert said.returncode == 0, said.stderr
+    values = [line.split() for line in (tmp_path / "cutting-out" / "values").read_text().splitlines()]
+    assert len(values) == 3
+    assert all(float(value) == pytest.approx(float(exact), abs=0.15) for _, value, _, exact in values)
 
 
 def test_everything_is_given_back(site):
