@@ -144,6 +144,8 @@ class Lifecycle:
                 except QtandemError as error:
                     left = deadline - context.clock()
                     if left <= 0 or self._lost(run.id) or not self._worth_waiting(run, grants, error):
+                        # Whatever it was, the sensor should show it before the next job starts.
+                        context.observer.nudge(grant.resource for grant in grants)
                         raise
                     # Time itself may be the news: a vendor that failed a moment ago is asked again.
                     await news.next(min(left, error.retry_after or AGAIN_S))

@@ -19,6 +19,9 @@ from qtandem.core.signals import Signals
 from qtandem.daemons.logs import log
 from qtandem.daemons.steady import keep
 
+# However many ask for it, a resource is not polled again before this time has passed.
+NUDGED_S = 1.0
+
 
 class Caller(Protocol):
     """The part of `Workers` that the observer needs."""
@@ -71,7 +74,7 @@ class Observer:
         self._signals.send("facts")
 
     def nudge(self, names: Iterable[str]) -> None:
-        """Poll these now (a poll that is under way counts), because somebody has begun to wait for them."""
+        """Poll these soon, because somebody has begun to wait for them, or met something else than was seen."""
         for name in names:
             if name in self._nudges:
                 self._nudges[name].set()
@@ -107,9 +110,11 @@ class Observer:
             nudge.clear()
             self._keep(await self._poll(resource, pace, resource.poll_s * timing.fact_ttl_periods))
             delay = pace.delay_s(resource.name in self._wanted())
+            floor = min(NUDGED_S, delay)
+            await asyncio.sleep(floor)
             with contextlib.suppress(TimeoutError):
                 # Not wait_for: that of Python 3.11 can swallow a cancellation.
-                async with asyncio.timeout(delay):
+                async with asyncio.timeout(delay - floor):
                     await nudge.wait()
 
     async def _poll(self, resource: Resource, pace: Pace, ttl_s: float) -> Fact:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from qtandem.daemons import observer
 from tests.fakes.house import House
 
 
@@ -21,6 +22,11 @@ def eventually() -> Callable[..., object]:
         return result
 
     return wait
+
+
+@pytest.fixture(autouse=True)
+def nudges_count_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observer, "NUDGED_S", 0.01)
 
 
 @pytest.fixture

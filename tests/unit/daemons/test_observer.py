@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Observation
 from qtandem.core.resources import Resource
+from qtandem.daemons import observer
 from tests.fakes.house import House
 
 
@@ -69,6 +72,19 @@ async def test_a_resource_that_is_waited_for_is_polled_at_the_waiting_period(
         await eventually(lambda: house.workers.polls["fez"] > 5)
         assert house.workers.polls["torino"] == 1
         assert house.pending.waiting("fez") == 1
+
+
+async def test_many_who_ask_cost_the_vendor_one_poll(
+    tmp_path: Path, eventually: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observer, "NUDGED_S", 0.2)
+    async with House(tmp_path, {"fez": slow()}) as house:
+        await house.observer.first_facts(["fez"], 5.0)
+        for _ in range(10):
+            house.observer.nudge(["fez"])
+            await asyncio.sleep(0.01)
+        assert house.workers.polls["fez"] == 1
+        await eventually(lambda: house.workers.polls["fez"] == 2)
 
 
 async def test_a_reload_keeps_what_is_unchanged_and_forgets_what_is_gone(tmp_path: Path, eventually: Callable) -> None:
