@@ -25,8 +25,8 @@ from qtandem.core.managers import Grant
 from qtandem.core.runs import JobId, Run, RunId
 
 # A start hook asks again within seconds, so its call may arrive after the end of its own run. Within this time
-# such a start is refused; later ones are new executions of a manager that counts no attempts.
-CROSSING_S = 20.0
+# such a start is refused; later ones are new executions, by a manager that counts no attempts or counts them late.
+CROSSING_S = 12.0
 
 _OPEN = [state.value for state in OPEN]
 

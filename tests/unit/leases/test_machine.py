@@ -76,7 +76,7 @@ class Machine(RuleBasedStateMachine):
         while not task.done():
             stuck = [pause for pause in self.vendor.pauses if pause.arrived.is_set() and not pause.go.is_set()]
             if stuck:
-                for _ in range(3):
+                for _ in range(8):
                     await self.service.read(lambda: None)
                     await self.service.write(lambda: None)
                 return

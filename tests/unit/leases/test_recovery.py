@@ -40,6 +40,20 @@ async def test_an_acquisition_that_the_vendor_did_is_taken_over(site, run):
     assert len(site.vendor.log) == 1
 
 
+async def test_a_begin_waits_for_the_recovery_of_its_run(site, run):
+    await kill_in(site, "acquire", True, site.begin(run()))
+    pause = site.vendor.pause("find_session")
+    await site.start()
+    await pause.arrived.wait()
+    begin = asyncio.create_task(site.begin(run()))
+    for _ in range(8):
+        await site.service.write(lambda: None)
+    assert not begin.done()
+    pause.go.set()
+    assert [lease.state for lease in await begin] == ["held"]
+    assert len(site.vendor.log) == 1
+
+
 async def test_an_acquisition_that_the_vendor_never_saw_is_undone(site, run):
     await kill_in(site, "acquire", False, site.begin(run()))
     await site.start()

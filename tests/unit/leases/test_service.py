@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import LeaseState, OwnerState
@@ -160,7 +161,10 @@ async def test_an_end_while_the_vendor_is_asked_undoes_the_acquisition(site, run
     await pause.arrived.wait()
     end = asyncio.create_task(site.end())
     await site.service.wait_change(5)
+    for _ in range(8):
+        await site.service.write(lambda: None)
     assert site.states() == ["releasing"]
+    assert site.vendor.calls == [("acquire", "fez")], "the vendor is not looked at before it has answered"
     pause.go.set()
     assert await end == 1
     with pytest.raises(QtandemError, match="ended before") as caught:
@@ -187,7 +191,7 @@ async def test_a_begin_that_comes_after_its_own_end_gets_nothing(site, run, atte
     with pytest.raises(QtandemError, match="reported before") as caught:
         await site.begin(run())
     assert caught.value.code == "run-ended"
-    assert caught.value.retry_after == 20
+    assert caught.value.retry_after == 12
     assert site.service.leases() == []
     assert site.vendor.calls == []
 
@@ -197,7 +201,7 @@ async def test_a_begin_repeated_after_the_run_was_ended_gets_nothing(site, run):
     await site.end()
     with pytest.raises(QtandemError, match="reported before"):
         await site.begin(run())
-    await site.later(21)
+    await site.later(13)
     assert await site.begin(run()), "a manager that counts no attempts runs the job again"
 
 
@@ -318,6 +322,37 @@ async def test_a_disk_that_fails_after_the_vendor_answered_leaks_nothing(site, r
     assert site.service.leases() == []
     assert site.store.leases(Filter(open=True)) == []
     assert site.vendor.sessions() == []
+
+
+async def test_no_session_is_closed_before_the_disk_knows(site, run, monkeypatch):
+    await site.begin(run())
+
+    def fail(*_args):
+        raise QtandemError("internal", "disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.store, "save", fail)
+        with pytest.raises(QtandemError, match="disk full"):
+            await site.end()
+        await site.service.settled()
+    assert len(site.vendor.sessions()) == 1
+    pause = site.vendor.pause("release")
+    again = asyncio.create_task(site.later(10))
+    await pause.arrived.wait()
+    assert [lease.state for lease in site.store.leases(Filter())] == [LeaseState.RELEASING]
+    assert [record.state for record in site.store.runs(Filter())] == [OwnerState.ENDED]
+    pause.go.set()
+    await again
+    assert site.service.leases() == []
+
+
+async def test_no_token_is_logged_or_shown(site, run):
+    with structlog.testing.capture_logs() as logs:
+        leases = await site.begin(run())
+        site.vendor.fail("release")
+        await site.end()
+    assert {entry["event"] for entry in logs} == {"lease", "release"}
+    assert leases[0].token not in f"{logs} {leases} {site.service.leases()}"
 
 
 async def test_every_change_of_a_lease_wakes_who_waits(site, run):
