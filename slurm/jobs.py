@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
@@ -25,7 +26,9 @@ _ENDED = {
     "OUT_OF_MEMORY", "REVOKED",
 }  # fmt: skip
 _TO_PENDING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
-WAITS_FOR_LICENCE = "Licenses"
+# Reasons of a job that may start as soon as a licence is there. The job behind one that waits for a licence shows
+# Priority, a heterogeneous one Resources, and one that was just looked at None.
+WAITING = ("Licenses", "Resources", "Priority", "None")
 
 
 def records(text: str) -> list[Record]:
@@ -126,7 +129,8 @@ def lookup(wanted: Iterable[JobId], found: Sequence[tuple[Record, Job]]) -> dict
 def _in_arrays(job: JobId, arrays: Mapping[str, Sequence[tuple[RangeSet, Job]]]) -> Job | None:
     if job.index is None:
         return None
-    return next((one for indices, one in arrays.get(job.job, ()) if job.index in indices), None)
+    found = next((one for indices, one in arrays.get(job.job, ()) if job.index in indices), None)
+    return replace(found, id=job) if found else None
 
 
 def target(job: JobId) -> str:
@@ -147,17 +151,18 @@ def exactly(record: Record) -> str:
 
 
 def waiting(text: str, server: str) -> dict[str, list[str]]:
-    """Ids of jobs that wait for a licence of ours, by native name, first the one with the highest priority.
+    """Ids of jobs that wait for a licence of ours, by native name: first those that wait for nothing else, by priority.
 
     `text` is `squeue -h -t PD -o "%i|%r|%Q|%W"`: nothing in it is of a user's own wording.
     """
-    ranked: dict[str, list[tuple[int, int, str]]] = {}
+    ranked: dict[str, list[tuple[bool, int, int, str]]] = {}
     for place, line in enumerate(text.splitlines()):
         fields = line.strip().split("|", 3)
-        if len(fields) != 4 or fields[1] != WAITS_FOR_LICENCE:
+        if len(fields) != 4 or fields[1] not in WAITING:
             continue
-        identity, _, priority, licences = fields
+        identity, reason, priority, licences = fields
         for grant in read_request(licences, server, {}):
             rank = -int(priority) if priority.lstrip("-").isdigit() else 0
-            ranked.setdefault(grant.resource, []).append((rank, place, re.split(r"_\[|\+", identity)[0]))
-    return {native: [identity for _, _, identity in sorted(rows)] for native, rows in ranked.items()}
+            row = (reason != WAITING[0], rank, place, re.split(r"_\[|\+", identity)[0])
+            ranked.setdefault(grant.resource, []).append(row)
+    return {native: [row[-1] for row in sorted(rows)] for native, rows in ranked.items()}

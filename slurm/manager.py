@@ -25,7 +25,7 @@ KICKS_A_NATIVE, KICKS = 2, 16
 IDS_A_CALL = 500
 _UNREACHABLE = (
     "unable to contact", "connection refused", "connect failure", "persistent connection", "timed out",
-    "zero bytes", "could not establish", "no association for", "protocol authentication",
+    "zero bytes", "could not establish", "protocol authentication",
 )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ class SlurmManager:
         if not chosen:
             return
         found = await self._records("-t", "PD", "-j", ",".join(sorted(chosen)[:KICKS]))
-        ready = [record for record in found if record.get("state_reason") == jobs.WAITS_FOR_LICENCE]
+        ready = [record for record in found if record.get("state_reason") in jobs.WAITING]
         await asyncio.gather(*(self._touch(record) for record in ready[:KICKS]))
 
     async def _touch(self, record: Record) -> None:

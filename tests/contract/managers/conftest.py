@@ -14,7 +14,9 @@ from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
 from qtandem.local.manager import LocalManager
 from qtandem.local.store import QueueStore, State
+from qtandem.slurm.manager import SlurmManager
 from tests.fakes.manager import FakeManager
+from tests.fakes.slurm.cluster import FakeSlurm
 
 NATIVES = {"fez": "fez", "ibm-x": "ibm_x"}
 
@@ -101,7 +103,29 @@ def local(folder: Path) -> Rig:
     )
 
 
-RIGS: dict[str, Callable[[Path], Rig]] = {"memory": memory, "local": local}
+def slurm(folder: Path) -> Rig:
+    fake = FakeSlurm(folder / "slurm")
+    numbers = iter(range(1, 1000))
+
+    async def submit(native: str) -> JobId:
+        number = next(numbers)
+        fake.submit(number, native)
+        return JobId("slurm", "lab", str(number))
+
+    async def run(id: JobId) -> None:
+        fake.become(int(id.job), "RUNNING")
+
+    async def requeue(id: JobId) -> None:
+        fake.become(int(id.job), "PENDING", restart_cnt=fake.job(int(id.job))["restart_cnt"] + 1)
+
+    async def end(id: JobId) -> None:
+        fake.become(int(id.job), "COMPLETED")
+
+    settings = ManagerSettings(cluster="lab", bin_dir=str(fake.bin))
+    return Rig(SlurmManager(settings, NATIVES), submit, run, requeue, end, "matlab:3", lambda: fake.down("slurmctld"))
+
+
+RIGS: dict[str, Callable[[Path], Rig]] = {"memory": memory, "local": local, "slurm": slurm}
 
 
 @pytest.fixture(params=sorted(RIGS))

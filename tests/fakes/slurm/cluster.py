@@ -1,0 +1,81 @@
+"""A fake Slurm for tests: `bin` holds its programs (`program.py`), one state file is the cluster."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PROGRAM = Path(__file__).with_name("program.py")
+PROGRAMS = ("sacctmgr", "scontrol", "squeue", "srun")
+
+
+class FakeSlurm:
+    """The cluster as its admin and its jobs change it; jobs are told by number."""
+
+    def __init__(self, folder: Path, version: str = "24.11.5", cluster: str = "lab") -> None:
+        self.bin, self._path = folder / "bin", folder / "state.json"
+        self.bin.mkdir(parents=True)
+        state: dict[str, Any] = {
+            "version": version, "cluster": cluster, "resources": {}, "jobs": [], "users": {}, "config": {},
+            "down": [], "option": True, "kicks": [], "calls": [],
+        }  # fmt: skip
+        self._path.write_text(json.dumps(state))
+        for program in PROGRAMS:
+            script = self.bin / program
+            script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{PROGRAM}" "{self._path}" {program} "$@"\n')
+            script.chmod(0o755)
+
+    @contextmanager
+    def state(self) -> Iterator[dict[str, Any]]:
+        """The state, written back when the block ends."""
+        with self._path.open("r+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            state = json.load(stream)
+            yield state
+            stream.seek(0)
+            stream.truncate()
+            json.dump(state, stream)
+
+    def submit(self, number: int, licences: str = "", **fields: Any) -> None:
+        unset = {"set": False, "infinite": False, "number": 0}
+        job = {
+            "job_id": number, "array_job_id": unset, "array_task_id": unset, "array_task_string": "",
+            "het_job_id": unset, "het_job_offset": unset, "name": "job", "job_state": ["PENDING"],
+            "state_reason": "Licenses", "user_id": 1000, "user_name": "alice", "account": "acc", "partition": "main",
+            "nodes": "", "time_limit": {"set": True, "infinite": False, "number": 5}, "requeue": True,
+            "batch_flag": True, "restart_cnt": 0, "licenses": licences, "comment": "", "admin_comment": "",
+            "eligible_time": unset, "start_time": unset, "priority": {"set": True, "infinite": False, "number": 1},
+        }  # fmt: skip
+        with self.state() as state:
+            state["jobs"].append(job | fields)
+
+    def become(self, number: int, word: str, **fields: Any) -> None:
+        """Put a job into a state of Slurm's, for example RUNNING."""
+        nodes = "n1" if word == "RUNNING" else ""
+        with self.state() as state:
+            job = next(job for job in state["jobs"] if job["job_id"] == number)
+            job.update({"job_state": [word], "state_reason": "None", "nodes": nodes} | fields)
+
+    def job(self, number: int) -> dict[str, Any]:
+        with self.state() as state:
+            return next(job for job in state["jobs"] if job["job_id"] == number)
+
+    def down(self, *daemons: str) -> None:
+        """Have these of slurmctld and slurmdbd not answer, and the others answer."""
+        with self.state() as state:
+            state["down"] = list(daemons)
+
+    @property
+    def calls(self) -> list[list[str]]:
+        with self.state() as state:
+            return list(state["calls"])
+
+    @property
+    def kicks(self) -> list[str]:
+        with self.state() as state:
+            return list(state["kicks"])
