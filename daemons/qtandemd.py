@@ -36,11 +36,16 @@ async def run(configuration: Configuration) -> None:
         await daemon.close()
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="qtandemd", description="Quantum processors for a workload manager.")
+    made.add_argument("--config", type=Path, help="qtandem.toml; default: the site's, or the user's own")
+    return made
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="qtandemd", description="Quantum processors for a workload manager.")
-    parser.add_argument("--config", type=Path, help="qtandem.toml; default: the site's, or the user's own")
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         configuration = load(arguments.config)
         logs.setup(configuration.settings.daemon.log_level)

@@ -187,11 +187,16 @@ async def serve(options: Options, notifier: Notifier) -> None:
     await relay.run()
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="qtandem-relay", description="Pass local calls on to qtandemd.")
+    made.add_argument("--config", type=Path, help="qtandem.toml; default: the site's")
+    return made
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command `qtandem-relay`; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="qtandem-relay", description="Pass local calls on to qtandemd.")
-    parser.add_argument("--config", type=Path, help="qtandem.toml; default: the site's")
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         settings = load(arguments.config).settings
         logs.setup(settings.daemon.log_level)

@@ -13,17 +13,21 @@ ConfigPath = Annotated[
 ]
 
 
+VERBS = (
+    *("resources", "explain", "task", "env", "usage", "leases", "claim"),
+    *("config", "install", "uninstall", "doctor", "relay", "daemon", "demo"),
+)
+
+
 class OrderedGroup(TyperGroup):
-    """Lists verbs as they were added, groups among them."""
+    """Lists verbs as `VERBS` does, groups among them."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        wanted = [
-            "resources", "explain", "task", "env", "usage", "leases", "claim",
-            "config", "install", "uninstall", "doctor", "relay", "daemon", "demo",
-        ]  # fmt: skip
-        return [name for name in wanted if name in self.commands] + [
-            name for name in self.commands if name not in wanted
-        ]
+        return sorted(self.commands, key=verb_order)
+
+
+def verb_order(name: str) -> int:
+    return VERBS.index(name) if name in VERBS else len(VERBS)
 
 
 def group(help: str) -> typer.Typer:
