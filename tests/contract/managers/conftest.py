@@ -26,6 +26,7 @@ class Rig:
     """One manager under test. Jobs are made with its own native text, as its submit hook writes it.
 
     `foreign` is native text that is not ours. `cut` makes the manager not answer; None where that cannot be.
+    `commands` counts the external commands so far; None where there are none.
     """
 
     manager: Manager
@@ -35,6 +36,7 @@ class Rig:
     end: Callable[[JobId], Awaitable[None]]
     foreign: str
     cut: Callable[[], None] | None = None
+    commands: Callable[[], int] | None = None
 
     def native(self, *grants: Grant) -> str:
         [text] = self.manager.native_request(grants).values()
@@ -122,7 +124,16 @@ def slurm(folder: Path) -> Rig:
         fake.become(int(id.job), "COMPLETED")
 
     settings = ManagerSettings(cluster="lab", bin_dir=str(fake.bin))
-    return Rig(SlurmManager(settings, NATIVES), submit, run, requeue, end, "matlab:3", lambda: fake.down("slurmctld"))
+    return Rig(
+        SlurmManager(settings, NATIVES),
+        submit,
+        run,
+        requeue,
+        end,
+        "matlab@flex:3,ansys:1",
+        lambda: fake.down("slurmctld", "slurmdbd"),
+        lambda: len(fake.calls),
+    )
 
 
 RIGS: dict[str, Callable[[Path], Rig]] = {"memory": memory, "local": local, "slurm": slurm}

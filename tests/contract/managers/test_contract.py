@@ -54,6 +54,20 @@ async def test_publications_at_once_lose_nothing(rig: Any) -> None:
     assert await rig.manager.sensors() == {"fez": 2, "ibm_x": 1}
 
 
+async def test_the_cost_of_a_publication_does_not_grow_with_each_name(rig: Any) -> None:
+    if rig.commands is None:
+        pytest.skip("it runs no external command")
+    costs = []
+    for count in (1, 50):
+        values = [SensorValue(f"q{number}", 2, 2) for number in range(count)]
+        await rig.manager.publish(values)
+        before = rig.commands()
+        outcome = await rig.manager.publish([SensorValue(value.native, 2, 0) for value in values])
+        assert len(outcome.confirmed) == count
+        costs.append(rig.commands() - before)
+    assert costs[1] == costs[0] <= 4
+
+
 async def test_a_job_is_seen_through_its_life(rig: Any) -> None:
     await rig.manager.publish(OPEN)
     id = await rig.submit(rig.native(Grant("fez", 2)))
