@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel
+import manpages
+import wirepage
+from reference import sections
 
 from qtandem.core.errors import KINDS, Fault
 from qtandem.core.settings import Settings
@@ -43,40 +45,20 @@ def configuration() -> Iterator[str]:
     yield "# Configuration reference"
     yield NOTE
     yield "All keys of `qtandem.toml`. `qtandem config example` prints the same as a file to start from."
-    yield from _section("", Settings)
+    for path, model, rows in sections("", Settings):
+        if path:
+            yield f"\n## `[{path}]`\n\n{(model.__doc__ or '').strip()}"
+        if rows:
+            yield "\n| key | default | meaning |\n|---|---|---|"
+            yield from (
+                f"| `{key}` | {f'`{default}`' if default else ''} | {meaning} |" for key, default, meaning in rows
+            )
 
 
-def _section(path: str, model: type[BaseModel]) -> Iterator[str]:
-    inner: list[tuple[str, type[BaseModel]]] = []
-    rows: list[str] = []
-    for name, info in model.model_fields.items():
-        kinds = [info.annotation, *getattr(info.annotation, "__args__", ())]
-        models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if models:
-            table = getattr(info.annotation, "__origin__", None) is dict
-            inner.append((f"{path}{name}" + (".NAME" if table else ""), models[0]))
-        else:
-            shown = "" if info.is_required() else f"`{_toml(info.get_default(call_default_factory=True))}`"
-            rows.append(f"| `{name}` | {shown} | {info.description or ''} |")
-    if path:
-        yield f"\n## `[{path.rstrip('.')}]`\n\n{(model.__doc__ or '').strip()}"
-    if rows:
-        yield "\n| key | default | meaning |\n|---|---|---|"
-        yield from rows
-    for name, kind in inner:
-        yield from _section(f"{name}.", kind)
-
-
-def _toml(value: object) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return f"{value:g}"
-    if isinstance(value, tuple | list):
-        return "[]"
-    return "{}" if isinstance(value, dict) else f'"{value}"'
+def wire() -> Iterator[str]:
+    yield "# The daemon's API"
+    yield NOTE
+    yield from wirepage.page()
 
 
 def architecture() -> Iterator[str]:
@@ -86,7 +68,16 @@ def architecture() -> Iterator[str]:
 
 
 OPENING, CLOSING = "<!-- authority: written by docs/generate.py -->", "<!-- /authority -->"
-PAGES = {"errors.md": errors, "configuration.md": configuration, "../ARCHITECTURE.md": architecture}
+PAGES = {
+    "errors.md": errors,
+    "configuration.md": configuration,
+    "api.md": wire,
+    "../ARCHITECTURE.md": architecture,
+    "man/qtandem.1": manpages.commands,
+    "man/qtandemd.8": manpages.daemon,
+    "man/qtandem-relay.8": manpages.relaying,
+    "man/qtandem.toml.5": manpages.configuration,
+}
 
 
 def main() -> int:
@@ -97,6 +88,7 @@ def main() -> int:
         if not path.exists() or path.read_text() != text:
             stale.append(name)
             if "--check" not in sys.argv:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(text)
     if stale:
         print(f"{'stale' if '--check' in sys.argv else 'written'}: {', '.join(stale)}")
