@@ -10,8 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.fakes.slurm import program
+
 PROGRAM = Path(__file__).with_name("program.py")
+RECORDED = Path(__file__).with_name("recorded")
+VERSIONS = ("24.11", "26.05")
 PROGRAMS = ("sacctmgr", "scontrol", "squeue", "srun")
+
+
+def recorded(kind: str, version: str) -> str:
+    """What a real Slurm printed: `squeue` (JSON), `licences` or `waiting`."""
+    return (RECORDED / f"{kind}-{version}.{'json' if kind == 'squeue' else 'txt'}").read_text()
 
 
 class FakeSlurm:
@@ -25,9 +34,9 @@ class FakeSlurm:
             "down": [], "option": True, "kicks": [], "calls": [],
         }  # fmt: skip
         self._path.write_text(json.dumps(state))
-        for program in PROGRAMS:
-            script = self.bin / program
-            script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{PROGRAM}" "{self._path}" {program} "$@"\n')
+        for name in PROGRAMS:
+            script = self.bin / name
+            script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{PROGRAM}" "{self._path}" {name} "$@"\n')
             script.chmod(0o755)
 
     @contextmanager
@@ -42,6 +51,7 @@ class FakeSlurm:
             json.dump(state, stream)
 
     def submit(self, number: int, licences: str = "", **fields: Any) -> None:
+        """Add a pending job. Numbers of `fields` may be plain; `array_task_string` makes it the rest of an array."""
         unset = {"set": False, "infinite": False, "number": 0}
         job = {
             "job_id": number, "array_job_id": unset, "array_task_id": unset, "array_task_string": "",
@@ -52,7 +62,21 @@ class FakeSlurm:
             "eligible_time": unset, "start_time": unset, "priority": {"set": True, "infinite": False, "number": 1},
         }  # fmt: skip
         with self.state() as state:
-            state["jobs"].append(job | fields)
+            wrapped = {key: program.number(fields[key]) for key in fields if isinstance(job[key], dict)}
+            state["jobs"].append(job | fields | wrapped)
+
+    def start(self, number: int) -> bool:
+        """Run a pending job if its licences are free, as the scheduler would."""
+        with self.state() as state:
+            asked = program.wanted(next(job for job in state["jobs"] if job["job_id"] == number)["licenses"])
+            fits = all(program.free(state, name) >= slots for name, slots in asked.items())
+        if fits:
+            self.become(number, "RUNNING")
+        return fits
+
+    def free(self, licence: str) -> int:
+        with self.state() as state:
+            return program.free(state, licence)
 
     def become(self, number: int, word: str, **fields: Any) -> None:
         """Put a job into a state of Slurm's, for example RUNNING."""
@@ -74,6 +98,10 @@ class FakeSlurm:
     def calls(self) -> list[list[str]]:
         with self.state() as state:
             return list(state["calls"])
+
+    def calls_of(self, name: str) -> list[list[str]]:
+        """Arguments of each call of one program."""
+        return [call[1:] for call in self.calls if call[0] == name]
 
     @property
     def kicks(self) -> list[str]:

@@ -1,0 +1,236 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.installing import Change, ChangeState
+from qtandem.core.resources import Catalog, Resource
+from qtandem.core.settings import Settings
+from qtandem.slurm import conf, doctor
+from qtandem.slurm.install import Installer
+from tests.fakes.slurm.cluster import FakeSlurm
+
+CATALOG = Catalog({name: Resource(name, "simulator", name, slots=slots) for name, slots in (("fez", 2), ("iqm", 1))})
+
+
+class Site:
+    def __init__(self, folder: Path, fake: FakeSlurm) -> None:
+        self.etc, self.hooks, self.fake = folder / "etc", folder / "libexec" / "slurm", fake
+        self.etc.mkdir()
+        self.conf = self.etc / "slurm.conf"
+        self.conf.write_text("ClusterName=lab\nSlurmctldHost=ctl(10.0.0.1)\n")
+        (self.etc / "plugstack.conf").write_text(f"include {self.etc}/plugstack.conf.d/*.conf\n")
+        self.settings = Settings.model_validate({
+            "daemon": {"state_dir": str(folder / "state"), "socket": str(folder / "q.sock"),
+                       "runtime_dir": str(folder / "run")},
+            "managers": {"slurm": {"cluster": "lab", "bin_dir": str(fake.bin), "options": {
+                "conf": str(self.conf), "hooks_dir": str(self.hooks)}}},
+        })  # fmt: skip
+
+    def installer(self, host: str = "ctl.example.org") -> Installer:
+        return Installer(self.settings, CATALOG, host=host)
+
+    def files(self) -> set[str]:
+        return {str(path) for place in (self.etc, self.hooks) if place.exists() for path in place.rglob("*")}
+
+    def include(self) -> None:
+        self.conf.write_text(f"{self.conf.read_text()}Include {self.etc}/qtandem.conf\n")
+
+
+@pytest.fixture
+def site(tmp_path: Path, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(shutil, "which", lambda name: None if name in ("cc", "gcc") else f"/usr/bin/{name}")
+    return Site(tmp_path, fake)
+
+
+def by_id(changes: list[Change]) -> dict[str, Change]:
+    return {change.id: change for change in changes}
+
+
+def states(changes: list[Change], *but: str) -> set[ChangeState]:
+    return {change.state for change in changes if not change.id.startswith(but or ("~",))}
+
+
+def test_looking_changes_nothing(site: Site) -> None:
+    before = site.files()
+    changes = site.installer().changes()
+    assert site.files() == before
+    assert ChangeState.TODO in states(changes)
+    assert not any(call[0] in ("add", "modify", "delete") for call in site.fake.calls_of("sacctmgr"))
+
+
+def test_applying_is_idempotent_and_undoable(site: Site) -> None:
+    before = site.files()
+    installer = site.installer()
+    installer.apply(installer.changes())
+    site.include()
+    again = installer.changes()
+    assert states(again, "build:", "operator") == {ChangeState.DONE}
+    content = {path: Path(path).read_bytes() for path in site.files() if Path(path).is_file()}
+    installer.apply(again)
+    assert {path: Path(path).read_bytes() for path in site.files() if Path(path).is_file()} == content
+    assert site.fake.free("fez@qtandem") == 0
+
+    site.conf.write_text("ClusterName=lab\nSlurmctldHost=ctl\n")
+    undone = installer.undo()
+    assert states(undone) == {ChangeState.DONE}
+    assert site.files() == before
+    assert installer.removals() == []
+    with site.fake.state() as state:
+        assert state["resources"] == {}
+
+
+def test_only_the_changes_that_were_asked_for_are_made(site: Site) -> None:
+    installer = site.installer()
+    [lua] = [change for change in installer.changes() if change.id.endswith("/qtandem.lua")]
+    installer.apply([lua])
+    assert [path.name for path in site.hooks.iterdir()] == ["qtandem.lua"]
+
+
+def test_hooks_carry_the_sites_values(site: Site) -> None:
+    installer = site.installer()
+    installer.apply(installer.changes())
+    assert f'SOCKET = "{site.settings.daemon.socket}"' in (site.hooks / "qtandem.lua").read_text()
+    assert 'CLUSTER = "lab"' in (site.hooks / "qtandem_slurm.py").read_text()
+    assert f"RUNS='{site.settings.daemon.runtime_dir}/runs'" in (site.hooks / "task_prolog").read_text()
+    assert (site.hooks / "prolog").stat().st_mode & 0o777 == 0o755
+    assert f"{site.hooks}/qtandem.lua" in (site.etc / "job_submit.lua").read_text()
+
+
+def test_a_sites_own_files_are_kept_and_shown_what_to_add(site: Site) -> None:
+    (site.etc / "job_submit.lua").write_text("-- the site's\n")
+    (site.etc / "plugstack.conf").write_text("# the site's\n")
+    task = site.etc / "task_prolog.sh"
+    task.write_text("#!/bin/sh\n")
+    site.conf.write_text(
+        f"SlurmctldHost=ctl\nJobSubmitPlugins=throttle\nTaskProlog={task}\nPrologFlags=Serial\nProlog=/site/prolog\n"
+    )
+    installer = site.installer()
+    changes = by_id(installer.apply(installer.changes()))
+    assert (site.etc / "job_submit.lua").read_text() == "-- the site's\n"
+    assert "qtandem.submit(" in changes[f"line:{site.etc}/job_submit.lua"].detail
+    assert changes["line:JobSubmitPlugins"].detail == "JobSubmitPlugins=throttle,lua"
+    assert changes["line:PrologFlags"].detail == "PrologFlags=Serial,Alloc"
+    assert f"{site.hooks}/task_prolog" in changes["line:TaskProlog"].detail
+    assert "include" in changes[f"line:{site.etc}/plugstack.conf"].detail
+    own = (site.etc / "qtandem.conf").read_text()
+    assert f"Prolog={site.hooks}/prolog\n" in own
+    assert not any(key in own for key in ("JobSubmitPlugins", "TaskProlog", "PrologFlags"))
+
+
+def test_a_file_that_was_changed_since_survives_the_uninstallation(site: Site) -> None:
+    installer = site.installer()
+    installer.apply(installer.changes())
+    script = site.etc / "job_submit.lua"
+    script.write_text(script.read_text() + "-- the site's own rule\n")
+    changes = by_id(installer.undo())
+    assert changes[f"file:{script}"].state is ChangeState.MANUAL
+    assert script.exists()
+    assert not (site.hooks / "qtandem.lua").exists()
+
+
+def test_nothing_is_removed_while_slurm_conf_names_it(site: Site) -> None:
+    installer = site.installer()
+    installer.apply(installer.changes())
+    site.include()
+    undone = installer.undo()
+    assert states(undone) == {ChangeState.MANUAL, ChangeState.BLOCKED}
+    assert (site.hooks / "prolog").exists()
+
+
+def test_a_node_gets_files_and_no_records(site: Site) -> None:
+    installer = site.installer("c1")
+    installer.apply(installer.changes())
+    assert (site.hooks / "prolog").exists()
+    assert not (site.etc / "job_submit.lua").exists()
+    assert site.fake.calls_of("sacctmgr") == []
+
+
+def test_without_slurmdbd_the_rest_is_installed(site: Site) -> None:
+    site.fake.down("slurmdbd")
+    installer = site.installer()
+    changes = by_id(installer.apply(installer.changes()))
+    assert changes["licences"].state is ChangeState.BLOCKED
+    assert changes["licences"].optional
+    assert (site.hooks / "prolog").exists()
+
+
+def test_slurms_commands_are_not_asked_while_slurm_conf_is_broken(site: Site) -> None:
+    site.include()
+    installer = site.installer()
+    assert by_id(installer.changes())["licences"].state is ChangeState.BLOCKED
+    assert site.fake.calls == []
+    assert by_id(installer.apply(installer.changes()))["licences"].state is ChangeState.DONE
+
+
+def test_without_a_compiler_the_option_is_blocked_with_what_to_install(site: Site) -> None:
+    change = by_id(site.installer().changes())[f"build:{site.hooks}/spank_qpu.so"]
+    assert change.state is ChangeState.BLOCKED
+    assert "libslurm-dev" in change.detail
+
+
+def test_without_a_section_for_slurm_the_configuration_is_at_fault() -> None:
+    with pytest.raises(QtandemError) as caught:
+        Installer(Settings(), CATALOG)
+    assert caught.value.code == "bad-config"
+
+
+def test_the_doctor_names_what_is_wrong_and_the_fix(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "ctl")
+    checks = {check.name: check for check in doctor.check(site.settings, CATALOG)}
+    for name in ("daemon", "hook prolog", "Prolog", "job_submit.lua", "licence fez@qtandem"):
+        assert checks[name].ok is False
+        assert checks[name].fix
+    installer = site.installer()
+    installer.apply(installer.changes())
+    with site.fake.state() as state:
+        state["config"] = {
+            "ClusterName": "lab", "JobSubmitPlugins": "lua", "PrologFlags": "Alloc,Contain",
+            "AccountingStorageType": "accounting_storage/slurmdbd", "TaskProlog": f"{site.hooks}/task_prolog",
+            **{key: f"/site/x,{site.hooks}/{name}" for key, name in (
+                ("PrologSlurmctld", "prolog_slurmctld"), ("EpilogSlurmctld", "epilog_slurmctld"),
+                ("Prolog", "prolog"), ("Epilog", "epilog"))},
+        }  # fmt: skip
+    checks = {check.name: check for check in doctor.check(site.settings, CATALOG)}
+    wrong = {name for name, check in checks.items() if check.ok is False}
+    assert wrong <= {"daemon", "plug-in file", "LuaSocket", "right to set licences"}
+    (site.hooks / "prolog").chmod(0o777)
+    (site.hooks / "epilog").write_text("#!/bin/sh\n")
+    checks = {check.name: check for check in doctor.check(site.settings, CATALOG)}
+    assert "written by others" in checks["hook prolog"].detail
+    assert "is not what" in checks["hook epilog"].detail
+
+
+@pytest.mark.parametrize(
+    ("version", "ok"),
+    [
+        ("23.11.4", False),
+        ("24.11.5", True),
+        ("25.05.1", False),
+        ("25.11.6", False),
+        ("25.11.7", True),
+        ("26.05.5", True),
+    ],
+)
+def test_the_doctor_warns_of_versions_that_lose_licences(site: Site, version: str, ok: bool) -> None:
+    with site.fake.state() as state:
+        state["version"] = version
+    [check] = [check for check in doctor.check(site.settings, CATALOG) if check.name == "version"]
+    assert check.ok is ok
+
+
+def test_a_doctor_without_slurm_says_so(site: Site) -> None:
+    shutil.rmtree(site.fake.bin)
+    checks = {check.name: check for check in doctor.check(site.settings, CATALOG)}
+    assert checks["version"].ok is False
+    assert "cannot be started" in checks["version"].detail
+
+
+def test_slurm_conf_is_read_with_its_includes(tmp_path: Path) -> None:
+    (tmp_path / "more.conf").write_text("prolog = /b # why\nNodeName=n1 CPUs=4\n")
+    (tmp_path / "slurm.conf").write_text("# Prolog=/no\nProlog=/a\nInclude more.conf\nJobSubmitPlugins=\\\nlua\n")
+    found = conf.read(tmp_path / "slurm.conf")
+    assert found is not None
+    assert (found.values("Prolog"), found.last("JobSubmitPlugins")) == (["/a", "/b"], "lua")
+    assert conf.read(tmp_path / "none.conf") is None
