@@ -114,6 +114,17 @@ class Provider(Protocol):
 # In-tree providers by type; entry points of the group `qtandem.providers` come second.
 PROVIDERS: dict[str, str] = {
     "simulator": "qtandem.core.providers.simulator.provider:SimulatorProvider",
+    "ibm-quantum-compute-service": "qtandem.core.providers.ibm.compute:ComputeProvider",
+    "qiskit-runtime-service": "qtandem.core.providers.ibm.compute:ComputeProvider",
+    "ibm-quantum-system": "qtandem.core.providers.ibm.system:SystemProvider",
+}
+
+# What installs a provider's own client: `pip install 'qtandem[EXTRA]'`.
+EXTRAS: dict[str, str] = {
+    "simulator": "simulator",
+    "ibm-quantum-compute-service": "ibm",
+    "qiskit-runtime-service": "ibm",
+    "ibm-quantum-system": "ibm-system",
 }
 
 # Types of QRMI 0.26 that load but have no provider yet, and the spellings that were retired.

@@ -12,7 +12,7 @@ from typing import Any
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Observation
-from qtandem.core.providers.base import PROVIDERS, Capabilities, Provider, ProviderSpec, TaskReport
+from qtandem.core.providers.base import EXTRAS, PROVIDERS, Capabilities, Provider, ProviderSpec, TaskReport
 from qtandem.core.providers.frames import Channel, FrameError, confine, die_with_parent
 
 METHODS = frozenset(
@@ -47,7 +47,11 @@ def load(type_: str) -> type[Provider]:
     try:
         found: type[Provider] = getattr(importlib.import_module(module), name)
     except ImportError as error:
-        raise QtandemError("no-provider", f"The provider for {type_!r} cannot be loaded", cause=str(error)) from error
+        extra = EXTRAS.get(type_)
+        remedy = f"pip install 'qtandem[{extra}]'" if extra else None
+        raise QtandemError(
+            "no-provider", f"The provider for {type_!r} cannot be loaded", remedy=remedy, cause=str(error)
+        ) from error
     return found
 
 

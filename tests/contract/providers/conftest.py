@@ -10,6 +10,9 @@ import pytest
 from qtandem.core.providers.base import PROVIDERS, ProviderSpec
 from qtandem.core.providers.pool import Workers
 from qtandem.core.providers.simulator.device import SimulatedDevice
+from tests.fakes.vendors.ibm import APIKEY, BACKEND, CRN, MAX_SHOTS, FakeCompute, FakeSystem
+from tests.fakes.vendors.kit import FakeServer
+from tests.fakes.vendors.s3 import FakeS3
 
 BELL = """OPENQASM 3.0; include "stdgates.inc"; qubit[2] q; bit[2] c; h q[0]; cx q[0], q[1]; c = measure q;"""
 
@@ -28,6 +31,7 @@ class Rig:
     slow: Callable[[], None]
     payload: Mapping[str, Any]
     bad_payloads: list[Mapping[str, Any]] = field(default_factory=list)
+    close: Callable[[], None] = lambda: None
 
 
 def simulator(folder: Path) -> Rig:
@@ -45,15 +49,78 @@ def simulator(folder: Path) -> Rig:
     )
 
 
-RIGS = {"simulator": simulator}
+def _blocker(*servers: FakeServer) -> Callable[[bool], None]:
+    return lambda on: [server.fault("hang") if on else server.heal() for server in servers]
+
+
+def _ibm_payloads() -> list[Mapping[str, Any]]:
+    return [
+        {"kind": "qasm3", "program": BELL, "shots": MAX_SHOTS + 1},
+        {"kind": "qasm3", "program": BELL, "shots": 0},
+        {"kind": "qiskit-primitive", "program_id": "sampler", "input": "{"},
+        {"kind": "qiskit-primitive", "program_id": "sampler", "input": {"pubs": []}},
+        {"kind": "qiskit-primitive", "program_id": "fortune-teller", "input": {"pubs": [[BELL]]}},
+    ]
+
+
+def ibm_compute(folder: Path, type_: str = "ibm-quantum-compute-service", prefix: str = "QRMI_IBM_QCS_") -> Rig:
+    fake = FakeCompute()
+    account = {"ENDPOINT": fake.endpoint, "IAM_ENDPOINT": fake.url, "IAM_APIKEY": APIKEY, "SERVICE_CRN": CRN}
+    return Rig(
+        spec=ProviderSpec(BACKEND, type_, {prefix + key: value for key, value in account.items()}, 3),
+        log=lambda: fake.log,
+        block=_blocker(fake),
+        slow=lambda: setattr(fake, "task_s", 600),
+        payload={"kind": "qasm3", "program": BELL, "shots": 100},
+        bad_payloads=_ibm_payloads(),
+        close=fake.close,
+    )
+
+
+def ibm_runtime(folder: Path) -> Rig:
+    return ibm_compute(folder, "qiskit-runtime-service", "QRMI_IBM_QRS_")
+
+
+def ibm_system(folder: Path) -> Rig:
+    fake, store = FakeSystem(), FakeS3()
+    settings = {
+        "ENDPOINT": fake.url,
+        "IAM_ENDPOINT": fake.url,
+        "IAM_APIKEY": APIKEY,
+        "SERVICE_CRN": CRN,
+        "S3_ENDPOINT": store.url,
+        "S3_BUCKET": store.bucket,
+        "S3_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": store.access_key,
+        "AWS_SECRET_ACCESS_KEY": "secret-0123456789",
+    }
+    return Rig(
+        spec=ProviderSpec(
+            BACKEND, "ibm-quantum-system", {f"QRMI_IBM_QS_{key}": value for key, value in settings.items()}, 3
+        ),
+        log=lambda: fake.log,
+        block=_blocker(fake, store),
+        slow=lambda: setattr(fake, "task_s", 600),
+        payload={"kind": "qasm3", "program": BELL, "shots": 100},
+        bad_payloads=_ibm_payloads(),
+        close=lambda: [each.close() for each in (fake, store)] and None,
+    )
+
+
+RIGS = {
+    "simulator": simulator,
+    "ibm-quantum-compute-service": ibm_compute,
+    "qiskit-runtime-service": ibm_runtime,
+    "ibm-quantum-system": ibm_system,
+}
 
 
 @pytest.fixture(params=sorted(PROVIDERS))
 def rig(request, tmp_path):
-    assert request.param in RIGS, (
-        f"{request.param} has no rig, so nothing proves that it keeps the contract"
-    )
-    return RIGS[request.param](tmp_path / "vendor")
+    assert request.param in RIGS, f"{request.param} has no rig, so nothing proves that it keeps the contract"
+    made = RIGS[request.param](tmp_path / "vendor")
+    yield made
+    made.close()
 
 
 @pytest.fixture

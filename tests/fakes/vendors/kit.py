@@ -349,6 +349,11 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
+        def handle_expect_100(self) -> bool:
+            went = super().handle_expect_100()
+            self.wfile.flush()
+            return went
+
         def date_time_string(self, timestamp: float | None = None) -> str:
             return formatdate(fake.now() if timestamp is None else timestamp, usegmt=True)
 
