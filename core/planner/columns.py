@@ -16,6 +16,16 @@ from qtandem.core.planner.classes import Classes
 from qtandem.core.planner.problem import Ints
 
 MOST_COLUMNS = 600
+MOST_OTHERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What may go where on given open nodes: `rows[row_of[p]]` for item p; `seat[p]` where it sits, or -1."""
+
+    rows: NDArray[np.bool_]
+    row_of: Ints
+    seat: Ints
 
 
 @dataclass(frozen=True)
@@ -33,20 +43,28 @@ class Columns:
     giants: Ints
     members: tuple[Ints, ...]
 
-    def seats(self, n: Ints, nodes: Ints) -> Ints:
-        """Where the hosting columns seat the giants: an index into the open `nodes` for each item, -1 for the rest."""
-        seat = np.full(len(self.plain.demand), -1, dtype=np.int64)
+    def layout(self, n: Ints, nodes: Ints) -> Layout:
+        """Seat the giants of the hosting columns on open `nodes`, and bar those nodes to what does not fit beside."""
+        count = len(self.plain.demand)
+        seat = np.full(count, -1, dtype=np.int64)
+        column = self.plain.of_node[nodes].copy()
         taken: dict[int, int] = {}
         waiting = [list(m) for m in self.members]
         for x in np.flatnonzero((self.giant >= 0) & (n > 0)):
             c = int(self.parent[x])
             here = np.flatnonzero(self.plain.of_node[nodes] == c)
             for _ in range(int(n[x])):
-                number = taken.get(c, 0)
-                if number < len(here):
-                    seat[waiting[self.giant[x]].pop()] = here[number]
-                taken[c] = number + 1
-        return seat
+                spot = here[taken.get(c, 0)]
+                taken[c] = taken.get(c, 0) + 1
+                seat[waiting[self.giant[x]].pop()] = spot
+                column[spot] = x
+        seated = np.flatnonzero(seat >= 0)
+        only = np.zeros((len(seated), len(nodes)), dtype=bool)
+        only[np.arange(len(seated)), seat[seated]] = True
+        row_of = np.zeros(count, dtype=np.int64)
+        row_of[np.setdiff1d(np.arange(count), np.concatenate([*self.members, seated[:0]]))] = self.wide.signature_of
+        row_of[seated] = len(self.wide.signatures) + np.arange(len(seated))
+        return Layout(np.vstack([self.wide.signatures[:, column], only]), row_of, seat)
 
     def totals(self, n: Ints) -> Ints:
         """Nodes of each class, from nodes of each column."""
@@ -101,21 +119,20 @@ def _giants(c: Classes) -> Ints:
         return np.zeros(0, dtype=np.int64)
     top = np.maximum(1, c.capacity.max(axis=0))
     share = c.demand / top
-    candidates = np.flatnonzero(share[:, :4].max(axis=1) > 0.45)
-    lopsided = share[candidates][:, :4].max(axis=1) - share[candidates][:, :2].min(axis=1)
+    lopsided = share[:, :4].max(axis=1) - share[:, :2].min(axis=1)
+    large = [np.flatnonzero(2 * c.demand[:, k] > top[k]) for k in range(4)]
+    main = max(large, key=lambda items: float(lopsided[items].sum()))
+    others = np.flatnonzero((share[:, :4].max(axis=1) > 0.45) & ~np.isin(np.arange(len(share)), main))
     chosen: list[int] = []
     columns = 0
-    large: NDArray[np.int64] = c.demand
-    for i in candidates[np.argsort(-lopsided)]:
-        hosts: NDArray[np.bool_] = c.signatures[c.signature_of[i]]
-        if columns + hosts.sum() > MOST_COLUMNS:
-            continue
-        if all(_conflict(c, large, i, other) for other in chosen):
+    for i in [*main[np.argsort(-lopsided[main])], *others[np.argsort(-lopsided[others])][:MOST_OTHERS]]:
+        hosts = int(c.signatures[c.signature_of[i]].sum())
+        if columns + hosts <= MOST_COLUMNS and all(_conflict(c, i, other) for other in chosen):
             chosen.append(int(i))
-            columns += int(hosts.sum())
+            columns += hosts
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def _conflict(c: Classes, demand: Ints, i: int, other: int) -> bool:
+def _conflict(c: Classes, i: int, other: int) -> bool:
     both = c.signatures[c.signature_of[i]] & c.signatures[c.signature_of[other]]
-    return bool((demand[i] + demand[other] > c.capacity[both]).any(axis=1).all())
+    return bool((c.demand[i] + c.demand[other] > c.capacity[both]).any(axis=1).all())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,9 @@ from qtandem.core.planner.packing import Packer, Packing
 from qtandem.core.planner.problem import Ints, Problem
 
 MOVES = 1_500_000
-EXTRAS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.4)
+EXTRAS = (0.015, 0.03, 0.05, 0.1, 0.2, 0.4)
 PROVABLE_ITEMS = 420
+LARGE = 150
 
 
 @dataclass
@@ -28,7 +29,8 @@ class Consolidation:
     allowed: NDArray[np.bool_]
     items: Ints
     deadline: Deadline
-    report: Callable[[Ints], None]
+    report: Callable[[Ints], object]
+    on_bound: Callable[[int], object] = int
     seed: int = 1
     workers: int = 1
     bound: int = 0
@@ -56,31 +58,47 @@ class Consolidation:
             return
         self.master.relax()
         n, lower = self.master.cheapest(0.3 * self.deadline.left(), gap=0.0)
-        self.bound = max(self.bound, lower)
+        self._raise(lower)
         self.infeasible = self.master.infeasible
         if self.proven:
             return
-        if n is None:
+        large = len(self.problem.capacity) > LARGE
+        if n is None or large or not self._tight(lower, n):
             self._first()
+            if n is not None and self.cost is not None:
+                self._narrow(n)
+
+    def _narrow(self, n: Ints) -> None:
+        """Close the gap from both sides until it is closed or time is up."""
+        effort, found = 2.0, n
+        while not (self.proven or self.deadline.expired()):
+            self._prove(found, effort)
+            before = self.cost
+            self._frontier(effort)
+            effort *= 2 if self.cost == before else 1
+            again = self._again(found)
+            if again is None:
+                return
+            found = again
+
+    def bound_only(self, seconds: float) -> None:
+        """Only the master's bound."""
+        if self.infeasible:
             return
-        if not self._tight(lower, n):
-            self._first()
-            effort = 1.0
-            while not (self.proven or self.deadline.expired()):
-                self._prove(n, effort)
-                if self.proven:
-                    break
-                before = self.cost
-                self._frontier(effort)
-                effort *= 2 if self.cost == before else 1
-                n = self._again(n)
-                if n is None:
-                    break
+        self.master.relax()
+        _, lower = self.master.cheapest(seconds)
+        self._raise(lower)
+        self.infeasible = self.master.infeasible
+
+    def _raise(self, lower: int) -> None:
+        if lower > self.bound:
+            self.bound = lower
+            self.on_bound(lower)
 
     def _again(self, n: Ints) -> Ints | None:
         """The master once more, with what has been excluded since."""
         found, lower = self.master.cheapest(0.3 * self.deadline.left())
-        self.bound = max(self.bound, lower)
+        self._raise(lower)
         if found is not None and self.bound == lower and not np.array_equal(found, n):
             self._tight(lower, found)
         return found
@@ -116,8 +134,8 @@ class Consolidation:
     def _try(self, n: Ints, effort: float) -> bool:
         totals = self.master.columns.totals(n)
         nodes = self.packer.open_nodes(totals)
-        seats = self.master.columns.seats(n, nodes)
-        packing = self.packer.pack(nodes, self.deadline, int(MOVES * self.scale * effort), restarts=2, seats=seats)
+        layout = self.master.columns.layout(n, nodes)
+        packing = self.packer.pack(nodes, self.deadline, int(MOVES * self.scale * effort), restarts=1, layout=layout)
         return packing.feasible and self._take(packing)
 
     def _take(self, packing: Packing) -> bool:
@@ -133,21 +151,27 @@ class Consolidation:
     def _prove(self, columns: Ints, effort: float) -> None:
         """Look for a set of classes whose own items cannot be packed at n, the smallest first, and exclude it."""
         c, n = self.classes, self.master.columns.totals(columns)
+        limit = self.deadline.part(0.3 + 0.1 * self.deadline.left())
         for union in self._tight_unions(n, 0.02):
-            inside = ~(c.signatures & ~union).any(axis=1)
-            items = np.flatnonzero(inside[c.signature_of])
-            if self.deadline.expired():
+            if limit.expired():
                 return
-            if len(items) > PROVABLE_ITEMS or not len(items):
+            items = np.flatnonzero(~(c.signatures & ~union).any(axis=1)[c.signature_of])
+            if not 0 < len(items) <= PROVABLE_ITEMS or self._packs(items, np.where(union, n, 0), limit):
                 continue
-            where = np.flatnonzero(union)
-            found, none = self._solve_fixed(items, np.where(union, n, 0), 0.5 * effort)
+            found, none = self._solve_fixed(items, np.where(union, n, 0), limit.share(0.25 * effort))
             if none:
-                self.master.forbid(where, self._lift(items, union, n))
+                self.master.forbid(np.flatnonzero(union), self._lift(items, union, n, limit))
                 return
             if found is not None and len(items) == len(c.demand):
                 self._take(found)
                 return
+
+    def _packs(self, items: Ints, n: Ints, limit: Deadline) -> bool:
+        """Whether a short annealing packs these items at n."""
+        part = replace(self.classes, demand=self.classes.demand[items], signature_of=self.classes.signature_of[items])
+        packer = Packer(part, self.problem.capacity, self.seed)
+        nodes = packer.open_nodes(n)
+        return bool(len(nodes)) and packer.pack(nodes, limit, 200_000).feasible
 
     def _tight_unions(self, n: Ints, spare: float) -> list[NDArray[np.bool_]]:
         """The unions of classes in which n leaves less than `spare` of some dimension, fewest items first."""
@@ -164,11 +188,11 @@ class Consolidation:
         items = self._inside @ counts
         return [self._unions[u] for u in np.argsort(items) if found[u]]
 
-    def _lift(self, items: Ints, union: NDArray[np.bool_], n: Ints) -> Ints:
+    def _lift(self, items: Ints, union: NDArray[np.bool_], n: Ints, limit: Deadline) -> Ints:
         """Raise n on the classes of the union as long as the items still provably do not pack."""
         level = n.copy()
         for c in np.flatnonzero(union):
-            while level[c] < self.classes.size[c] and not self.deadline.expired():
+            while level[c] < self.classes.size[c] and not limit.expired():
                 level[c] += 1
                 _, none = self._solve_fixed(items, np.where(union, level, 0), 0.1)
                 if not none:

@@ -264,7 +264,7 @@ PRESETS = {
     "unique": Parameters(),
     "templates": Parameters(templates=True),
     "live": Parameters(active=0.5, load=(0.62, 0.68)),
-    "risk": Parameters(risk=True),
+    "risk": Parameters(risk=True, load=(0.50, 0.60)),
     "quantum": Parameters(quantum=1),
 }
 

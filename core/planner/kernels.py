@@ -86,7 +86,7 @@ def _next(state):  # type: ignore[no-untyped-def]
 
 @compiled
 def _below(state, n):  # type: ignore[no-untyped-def]
-    return np.int64((_next(state) >> np.uint64(33)) % np.uint64(n))
+    return np.int64(((_next(state) >> np.uint64(32)) * np.uint64(n)) >> np.uint64(32))
 
 
 @compiled
@@ -120,8 +120,10 @@ def _over_with(load, cap, inv, j, dims, demand, out, into):  # type: ignore[no-u
 
 
 @compiled
-def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot, cold, state, pair, mu, tries):  # type: ignore[no-untyped-def]
-    """Anneal E = overflow + mu * pair cost by shifts and swaps; stops at zero overflow where there is no pair cost.
+def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot, cold, state, pair, weight, mu, tries):  # type: ignore[no-untyped-def]
+    """Anneal E = overflow + mu * (pair cost + weight of the nodes in use) by shifts and swaps.
+
+    Without pair cost (an array of one row) nothing is priced, and the first packing without overflow ends it.
 
     `options[s, :counts[s]]` are the nodes of row s, `allow[s, j]` the same as a table. `state` is the generator's
     word. `assign` is changed; with pair cost it ends as the best assignment met, else as the last.
@@ -161,12 +163,16 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
     if priced:
         for i in range(items):
             price += mu * pair[i, assign[i]]
+        for j in range(nodes):
+            if held[j] > 0:
+                price += mu * weight[j]
     best_energy, best_overflow = overflow + price, overflow
     best = assign.copy() if priced else assign
     best_free = bad_count == 0
     temperature = hot
     factor = (cold / hot) ** (1.0 / max(1, moves // 256))
     done = 0
+    every = 1 + items // 32
     for step in range(moves):
         done = step + 1
         if bad_count == 0 and not priced:
@@ -206,8 +212,13 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
             extra = mu * (pair[i, b] - pair[i, a])
             if other >= 0:
                 extra += mu * (pair[other, a] - pair[other, b])
+            else:
+                if held[a] == 1:
+                    extra -= mu * weight[a]
+                if held[b] == 0:
+                    extra += mu * weight[b]
         change = delta + extra
-        if change > 0 and _unit(state) >= np.exp(-change / temperature):
+        if change > 0 and (change > 25 * temperature or _unit(state) >= np.exp(-change / temperature)):
             continue
         for k in range(dims):
             shift = demand[i, k]
@@ -249,10 +260,79 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
         free = bad_count == 0
         if free:
             overflow = 0.0
-        if priced and ((free and not best_free) or (free == best_free and overflow + price < best_energy - 1e-9)):
+        if (
+            priced
+            and step % every == 0
+            and ((free and not best_free) or (free == best_free and overflow + price < best_energy - 1e-9))
+        ):
             best_energy, best_overflow, best_free = overflow + price, overflow, free
             best[:] = assign
     if priced:
         assign[:] = best
         return best_overflow, done
     return overflow, done
+
+
+@compiled
+def cheapest_node(  # type: ignore[no-untyped-def]
+    demand, free, cap, mask, posture, floor, zone_of, zone, count, weight, risk, lam, regret, fragmentation, gpu
+):
+    """The node that adds least to the objective, and what it adds; -1 if none fits. Ties go to the fullest node."""
+    best, best_cost, best_rest = -1, 0.0, 0.0
+    for j in range(len(free)):
+        if not mask[j] or posture[j] < floor or (zone != -1 and zone_of[j] != zone) or regret[zone_of[j]] < 0:
+            continue
+        fit, rest = True, 0.0
+        for k in range(len(demand)):
+            if demand[k] > free[j, k]:
+                fit = False
+                break
+            if cap[j, k] > 0:
+                rest += (free[j, k] - demand[k]) / cap[j, k]
+        if not fit:
+            continue
+        cost = np.round(lam * risk[j]) + regret[zone_of[j]]
+        if count[j] == 0:
+            cost += weight[j]
+        if fragmentation > 0 and cap[j, gpu] > 0:
+            share = 0.0
+            for k in range(len(demand)):
+                if cap[j, k] > 0:
+                    share = max(share, demand[k] / cap[j, k])
+            cost += np.round(fragmentation * share)
+        if best < 0 or cost < best_cost or (cost == best_cost and rest < best_rest):
+            best, best_cost, best_rest = j, cost, rest
+    return best, best_cost
+
+
+@compiled
+def evacuate(  # type: ignore[no-untyped-def]
+    node, members, demand, free, allowed, used, target
+):
+    """Best fit of a node's workloads on the other nodes in use, largest first as given; fills `target`, True if all fit.
+
+    `free` is changed as the workloads go; the caller restores it where the answer is False.
+    """
+    nodes, dims = free.shape
+    for p in range(len(members)):
+        i = members[p]
+        best, best_rest = -1, 1e300
+        for j in range(nodes):
+            if j == node or not used[j] or not allowed[i, j]:
+                continue
+            fit, rest = True, 0.0
+            for k in range(dims):
+                left = free[j, k] - demand[i, k]
+                if left < 0:
+                    fit = False
+                    break
+                if k < 2:
+                    rest += left
+            if fit and rest < best_rest:
+                best, best_rest = j, rest
+        if best < 0:
+            return False
+        target[p] = best
+        for k in range(dims):
+            free[best, k] -= demand[i, k]
+    return True

@@ -162,7 +162,7 @@ class Master:
             for slack in spare:
                 model.add(least <= slack)
             model.maximize(sum(spare) + len(spare) * least)
-            answer = cpsat.solve(model, limit, limit.left(), gap=0.03)
+            answer = cpsat.solve(model, limit, min(0.5, limit.left()), gap=0.1)
             if answer.value is None:
                 return None
             found = np.array([answer.value(v) for v in n], dtype=np.int64)

@@ -9,11 +9,15 @@ from numpy.typing import NDArray
 
 from qtandem.core.planner import kernels
 from qtandem.core.planner.classes import Classes
+from qtandem.core.planner.columns import Layout
 from qtandem.core.planner.deadline import MOVES_PER_SECOND, Deadline
 from qtandem.core.planner.problem import Ints
 
 CHUNK = 400_000
-HOT, COLD = 0.02, 2e-4
+COLD = 2e-4
+# From each temperature down to COLD, for this share of the moves; the rest is left out where much still overflows.
+SCHEDULE = ((0.02, 1.0), (0.004, 0.5), (0.002, 0.5), (0.001, 0.5))
+HOPELESS = 0.08
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,77 +47,80 @@ class Packer:
         room = (classes.capacity * classes.size[:, None]).sum(axis=0).astype(float)
         tight = np.divide(total, room, out=np.zeros(len(total)), where=room > 0)
         order = np.argsort(-tight)
-        self.dims = np.sort(order[tight[order] > 0.6 * tight.max()]) if len(classes.demand) else order[:1]
+        share = (classes.demand / np.maximum(1, classes.capacity.max(axis=0, initial=0))).max(axis=0, initial=0)
+        matters = (tight > 0.6 * tight.max(initial=0)) | (share > 0.3)
+        self.dims = np.flatnonzero(matters) if matters.any() else order[:1]
+        self.free = np.zeros(1, dtype=np.float64)
         self.none = np.zeros((1, 1), dtype=np.float32)
 
     def open_nodes(self, n: Ints) -> Ints:
         """The first n_c nodes of every class."""
         return np.sort(np.concatenate([self.classes.nodes_of(c)[:count] for c, count in enumerate(n)]))
 
-    def best_fit(self, nodes: Ints, seats: Ints | None = None) -> tuple[Ints, int]:
-        """Best fit decreasing around the seats, by the open capacity that each item may use; node indices, misses."""
+    def layout(self, nodes: Ints) -> Layout:
+        """No seats: what the signatures permit."""
         c = self.classes
-        demand, cap = c.demand, self.capacity[nodes]
-        rows = c.signatures[:, c.of_node[nodes]]
-        usable = rows @ cap[:, 0]
+        nobody = np.full(len(c.demand), -1, dtype=np.int64)
+        return Layout(c.signatures[:, c.of_node[nodes]], c.signature_of, nobody)
+
+    def best_fit(self, nodes: Ints, layout: Layout) -> tuple[Ints, int]:
+        """Best fit decreasing around the seats, by the open capacity that each item may use; node indices, misses."""
+        demand, cap = self.classes.demand, self.capacity[nodes]
+        usable = (layout.rows @ cap[:, 0])[layout.row_of]
         size = (demand / np.maximum(1, cap.max(axis=0))).max(axis=1)
-        best, misses = None, len(demand) + 1
-        for key in (usable[c.signature_of], np.round(usable[c.signature_of] / max(1, usable.max()), 1)):
+        best, misses = layout.seat, len(demand) + 1
+        for key in (usable, np.round(usable / max(1, usable.max()), 1)):
             order = np.lexsort((-size, key)).astype(np.int64)
-            assign = np.full(len(demand), -1, dtype=np.int64) if seats is None else seats.copy()
-            free, seated = cap.copy(), assign >= 0
+            assign, free = layout.seat.copy(), cap.copy()
+            seated = assign >= 0
             np.subtract.at(free, assign[seated], demand[seated])
             starts = np.arange(len(demand) + 1, dtype=np.int64)
             used = np.ones(len(nodes), dtype=bool)
-            kernels.place_units(order, starts, demand, cap, free, rows, c.signature_of, used, kernels.BEST_FIT, assign)
+            kernels.place_units(
+                order, starts, demand, cap, free, layout.rows, layout.row_of, used, kernels.BEST_FIT, assign
+            )
             missed = int((assign < 0).sum())
             if missed < misses:
                 best, misses = assign, missed
             if not misses:
                 break
-        assert best is not None
         return best, misses
 
     def pack(
-        self, nodes: Ints, deadline: Deadline, moves: int, restarts: int = 1, seats: Ints | None = None
+        self, nodes: Ints, deadline: Deadline, moves: int, restarts: int = 1, layout: Layout | None = None
     ) -> Packing:
         """Best fit, then up to `restarts` annealings of `moves` moves each, from what best fit left."""
-        start, misses = self.best_fit(nodes, seats)
+        layout = layout or self.layout(nodes)
+        start, misses = self.best_fit(nodes, layout)
         deadline.charge(len(start) * len(nodes) / 5e7)
         if not misses:
             return Packing(nodes, start, 0.0)
-        best: Packing | None = None
+        best = Packing(nodes, start, np.inf)
         for _ in range(restarts):
-            if deadline.expired() and best is not None:
-                break
-            packing = self.anneal(nodes, start, deadline, moves)
-            if packing is None:
-                return Packing(nodes, start, np.inf)
-            if best is None or packing.overflow < best.overflow:
+            packing = self.anneal(nodes, start, layout, deadline, moves)
+            if packing is not None and packing.overflow < best.overflow:
                 best = packing
-            if best.feasible:
+            if packing is None or best.feasible or deadline.expired():
                 break
-        assert best is not None
         return best
 
-    def anneal(self, nodes: Ints, start: Ints, deadline: Deadline, moves: int) -> Packing | None:
-        """Anneal from `start`; None if some item has no permitted node among these."""
-        c = self.classes
-        rows = c.signatures[:, c.of_node[nodes]]
+    def anneal(self, nodes: Ints, start: Ints, layout: Layout, deadline: Deadline, moves: int) -> Packing | None:
+        """Anneal from `start`, seated items staying; None if some item has no permitted node among these."""
+        rows, row_of = layout.rows, layout.row_of
         counts = rows.sum(axis=1)
-        if (counts[c.signature_of] == 0).any():
+        if (counts[row_of] == 0).any():
             return None
         options = np.argsort(~rows, axis=1, kind="stable").astype(np.int32)
         cap = self.capacity[nodes]
-        assign = self._spread(start, cap, rows)
+        assign = self._spread(start, cap, rows, row_of)
         dims = self.dims
-        overflow = self._run(assign, cap, rows, options, counts, dims, deadline, moves)
+        overflow = self._run(assign, cap, rows, row_of, options, counts, dims, deadline, moves)
         if overflow <= 0 and len(dims) < cap.shape[1]:
             dims = np.arange(cap.shape[1])
-            overflow = self._run(assign, cap, rows, options, counts, dims, deadline, moves)
+            overflow = self._run(assign, cap, rows, row_of, options, counts, dims, deadline, moves)
         return Packing(nodes, assign, overflow)
 
-    def _spread(self, start: Ints, cap: Ints, rows: NDArray[np.bool_]) -> Ints:
+    def _spread(self, start: Ints, cap: Ints, rows: NDArray[np.bool_], row_of: Ints) -> Ints:
         """Give each item without a node the permitted node that is least full."""
         c, assign = self.classes, start.copy()
         load = np.zeros_like(cap)
@@ -122,7 +129,7 @@ class Packer:
         scale = 1 / np.maximum(1, cap)
         for p in np.flatnonzero(~placed):
             full = ((load + c.demand[p]) * scale)[:, :2].max(axis=1)
-            full[~rows[c.signature_of[p]]] = np.inf
+            full[~rows[row_of[p]]] = np.inf
             assign[p] = int(np.argmin(full))
             load[assign[p]] += c.demand[p]
         return assign
@@ -132,6 +139,7 @@ class Packer:
         assign: Ints,
         cap: Ints,
         rows: NDArray[np.bool_],
+        row_of: Ints,
         options: NDArray[np.int32],
         counts: Ints,
         dims: Ints,
@@ -141,16 +149,19 @@ class Packer:
         demand = np.ascontiguousarray(self.classes.demand[:, dims])
         room = np.ascontiguousarray(cap[:, dims])
         inverse = 1.0 / np.maximum(1, room.max(axis=0))
-        chunks = max(1, round(moves / CHUNK))
-        ratio = (COLD / HOT) ** (1 / chunks)
-        hot, overflow = HOT, np.inf
-        for _ in range(chunks):
-            overflow, done = kernels.anneal(
-                demand, room, inverse, options, counts, rows, self.classes.signature_of, assign, moves // chunks, hot,
-                hot * ratio, self.state, self.none, 0.0, 4,
-            )  # fmt: skip
-            deadline.charge(done / MOVES_PER_SECOND)
-            hot *= ratio
-            if overflow <= 0 or deadline.expired():
+        overflow = np.inf
+        for hot, share in SCHEDULE:
+            chunks = max(1, round(moves * share / CHUNK))
+            ratio = (COLD / hot) ** (1 / chunks)
+            for _ in range(chunks):
+                overflow, done = kernels.anneal(
+                    demand, room, inverse, options, counts, rows, row_of, assign, int(moves * share) // chunks, hot,
+                    hot * ratio, self.state, self.none, self.free, 0.0, 4,
+                )  # fmt: skip
+                deadline.charge(done / MOVES_PER_SECOND)
+                hot *= ratio
+                if overflow <= 0 or deadline.expired():
+                    return float(overflow)
+            if overflow > HOPELESS:
                 break
         return float(overflow)

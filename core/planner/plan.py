@@ -25,6 +25,23 @@ class Phase:
     bound: int
 
 
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was known after so many seconds; one a change of incumbent or bound."""
+
+    seconds: float
+    admitted: int
+    admission_bound: int
+    cost: int
+    cost_bound: int
+
+    @property
+    def gap(self) -> float:
+        """The admission gap while there is one, else the gap on cost."""
+        admission = _gap(self.admission_bound, self.admitted, self.admission_bound)
+        return admission or _gap(self.cost, self.cost_bound, self.cost)
+
+
 @dataclass(frozen=True)
 class Plan:
     """A placement with its certificate.
@@ -46,6 +63,7 @@ class Plan:
     first_s: float | None = None
     moved: int = 0
     phases: tuple[Phase, ...] = ()
+    history: tuple[Moment, ...] = ()
     causes: tuple[Cause, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
@@ -65,6 +83,15 @@ class Plan:
     @property
     def proven(self) -> bool:
         return self.admitted >= self.admission_bound and self.cost <= self.cost_bound
+
+    def gap_at(self, seconds: float) -> float:
+        """The gap that was known then; 1 if there was no plan yet."""
+        known = [moment for moment in self.history if moment.seconds <= seconds]
+        return known[-1].gap if known else 1.0
+
+    def proven_at(self) -> float | None:
+        """When the proof was there."""
+        return self.history[-1].seconds if self.proven and self.history else None
 
 
 def _gap(high: int, low: int, whole: int) -> float:

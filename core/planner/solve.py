@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.planner.causes import find_causes
 from qtandem.core.planner.deadline import Deadline
 from qtandem.core.planner.exact import exact
 from qtandem.core.planner.greedy import RULES, greedy
@@ -29,16 +30,19 @@ def solve(
     seed: int = 1,
     workers: int = 1,
     deterministic: bool = False,
+    explain: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Plan:
     """Plan the instance within `limit_s` seconds (of counted work, if deterministic).
 
     Engines: the greedy rules, `exact`, `ilp` (HiGHS) and `paper` (SQUIRO's formulation as printed). Raises `bad-plan`
-    for an unknown one. The time to compile the instance counts.
+    for an unknown one. The time to compile the instance counts. `explain` keeps a tenth of the time to find causes for
+    what is rejected.
     """
     if engine not in ENGINES:
         raise QtandemError("bad-plan", f"no engine {engine}; there are: {', '.join(ENGINES)}")
-    deadline = Deadline(limit_s, clock=clock, deterministic=deterministic)
+    whole = Deadline(limit_s, clock=clock, deterministic=deterministic)
+    deadline = whole.part(0.9 * limit_s) if explain else whole
     problem = compile_problem(instance, goal)
     search: Search
     if engine in RULES:
@@ -49,4 +53,6 @@ def solve(
         search = ilp(problem, deadline, threads=workers)
     else:
         search = paper(problem, deadline, seed=seed, workers=workers)
+    if explain and not search.complete:
+        search.causes = find_causes(search, whole)
     return search.plan()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from qtandem.core.planner.deadline import Deadline
-from qtandem.core.planner.plan import Cause, Phase, Plan
+from qtandem.core.planner.plan import Cause, Moment, Phase, Plan
 from qtandem.core.planner.problem import Ints, Problem
 
 
@@ -32,6 +32,7 @@ class Search:
         self.assign = np.full(count, -1, dtype=np.int64)
         self.backend = np.full(count, -1, dtype=np.int64)
         self.admission_bound = self.problem.total_priority
+        self.history: list[Moment] = []
         self._value: tuple[int, int] | None = None
 
     @property
@@ -60,13 +61,26 @@ class Search:
             self.first_s = self.deadline.spent()
         self._value = value
         self.assign, self.backend = assign.copy(), backend.copy()
+        self._note()
         return True
+
+    def _note(self) -> None:
+        if self._value is None:
+            return
+        bound = min(self._value[1], self.cost_bound)
+        moment = Moment(self.deadline.spent(), self.admitted, self.admission_bound, self._value[1], bound)
+        last = self.history[-1] if self.history else None
+        if last is None or replace(moment, seconds=last.seconds) != last:
+            self.history.append(moment)
 
     def raise_bound(self, cost: int) -> None:
         """A proven bound on cost, for plans that admit as much as the incumbent will."""
-        self.cost_bound = max(self.cost_bound, cost)
+        if cost > self.cost_bound:
+            self.cost_bound = cost
+            self._note()
 
     def mark(self, name: str) -> None:
+        self._note()
         self.phases.append(Phase(name, round(self.deadline.spent(), 4), self.cost, self.cost_bound))
 
     def plan(self) -> Plan:
@@ -89,6 +103,7 @@ class Search:
             first_s=self.first_s,
             moved=p.moved(self.assign),
             phases=tuple(self.phases),
+            history=tuple(self.history),
             causes=tuple(self.causes),
             notes=tuple(self.notes),
         )
