@@ -217,6 +217,7 @@ class Installer:
             "HOOKS": str(self.hooks),
             "PYTHON": _python(),
             "SCONTROL": self._scontrol(),
+            "SLURM_CONF": self._slurm.options.get("conf", ""),
             "DEADLINE_MS": round(timing.submit_ms),
             "TRUSTED_UIDS": trusted_uids(self._slurm.service_users),
             "CALL_S": 10,

@@ -23,6 +23,7 @@ SERVER = "qtandem"
 SOCKET = "/run/qtandem/qtandem.sock"
 RUNS = "/run/qtandem/runs"
 SCONTROL = "scontrol"
+SLURM_CONF = ""
 CALL_S = 10
 DAEMON_DOWN_S = 10
 NO_REQUEUE_S = 300
@@ -104,12 +105,16 @@ def number(text):
 
 def record(job):
     """What slurmctld says of a job (numeric id), or {} if it does not answer in time."""
+    env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
+    if SLURM_CONF:
+        env["SLURM_CONF"] = SLURM_CONF
     try:
         done = subprocess.run(
             [SCONTROL, "show", "job", job, "--json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            env=env,
             timeout=CALL_S,
         )
         jobs = json.loads(done.stdout.decode("utf-8", "replace"))["jobs"]
@@ -177,7 +182,7 @@ def start(environment, clock=time.monotonic, sleep=time.sleep):
         if answer.get("verdict") != "wait":
             say("job %s is held: %s" % (environment["SLURM_JOB_ID"], answer.get("message", "")))
             return 1
-        sleep(min(max(float(answer.get("retry_after") or 0.0), 0.0), 5.0))
+        sleep(min(max(float(answer.get("retry_after") or 0.0), 0.1), 5.0))
     say("job %s cannot start: no slot within %d s" % (environment["SLURM_JOB_ID"], TOTAL_S))
     return 1
 

@@ -89,7 +89,7 @@ class Site:
         scontrol.chmod(0o755)
         values = {
             "CLUSTER": "lab", "SERVER": "qtandem", "SOCKET": str(folder / "q.sock"), "RUNS": str(self.runs),
-            "SCONTROL": str(scontrol), "HOOKS": str(folder), "PYTHON": sys.executable, "CALL_S": 2,
+            "SCONTROL": str(scontrol), "SLURM_CONF": "", "HOOKS": str(folder), "PYTHON": sys.executable, "CALL_S": 2,
             "DAEMON_DOWN_S": 0, "NO_REQUEUE_S": 1, "TOTAL_S": 3,
         }  # fmt: skip
         for name in ("prolog_slurmctld", "epilog_slurmctld", "prolog", "epilog", "task_prolog", "qtandem_slurm.py"):
