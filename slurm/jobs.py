@@ -26,6 +26,7 @@ _ENDED = {
     "OUT_OF_MEMORY", "REVOKED",
 }  # fmt: skip
 _TO_PENDING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+_OURS = "qtandem: "
 # Reasons of a job that may start as soon as a licence is there. The job behind one that waits for a licence shows
 # Priority, a heterogeneous one Resources, and one that was just looked at None.
 WAITING = ("Licenses", "Resources", "Priority", "None")
@@ -148,6 +149,14 @@ def exactly(record: Record) -> str:
     if leader:
         return f"{leader}+{number(record.get('het_job_offset')) or 0}"
     return target(job_id(record, ""))
+
+
+def comment_with(own: str, ours: str) -> str:
+    """The owner's comment with our words behind it, in place of earlier ones. AdminComment is beyond an operator."""
+    words = " ".join(ours.split())
+    words = words if words.startswith(_OURS) else f"{_OURS}{words}"
+    before = re.split(rf"(?:^| \| ){_OURS}", own, maxsplit=1)[0]
+    return f"{before} | {words}" if before else words
 
 
 def waiting(text: str, server: str) -> dict[str, list[str]]:

@@ -193,14 +193,14 @@ class SlurmManager:
         return [job for job in listed if job.grants and job.state is JobState.PENDING]
 
     async def hold(self, job: JobId, comment: str) -> None:
-        """Hold so that the owner can release it; the comment goes into AdminComment, which is not the owner's."""
+        """Hold so that the owner can release it; what the owner wrote into the comment stays before ours."""
         known = (await self.jobs([job]))[job]
         if known is None or known.state is JobState.ENDED:
             return
         pending = known.state is JobState.PENDING
         await self._client.run("scontrol", "uhold" if pending else "requeuehold", jobs.target(job))
-        text = " ".join(comment.split())
-        await self._client.run("scontrol", "update", f"jobid={jobs.target(job)}", f"admincomment={text}")
+        text = jobs.comment_with(known.comment, comment)
+        await self._client.run("scontrol", "update", f"jobid={jobs.target(job)}", f"comment={text}")
 
     async def delay(self, job: JobId, seconds: float) -> None:
         when = f"now+{max(1, round(seconds))}" if seconds > 0 else "now"

@@ -146,16 +146,18 @@ async def test_array_elements_and_unknown_jobs(manager: SlurmManager, fake: Fake
 async def test_holding_a_running_job_requeues_it_with_a_comment(manager: SlurmManager, fake: FakeSlurm) -> None:
     fake.submit(1, "fez@qtandem:1", comment="the user's")
     fake.become(1, "RUNNING")
-    await manager.hold(job("1"), "qtandem: refused\n5 times")
+    await manager.hold(job("1"), "qtandem: refused\n5 times [x]")
     record = fake.job(1)
     assert (record["job_state"], record["state_reason"]) == (["PENDING"], "job_requeued_in_held_state")
-    assert (record["admin_comment"], record["comment"]) == ("qtandem: refused 5 times", "the user's")
+    assert record["comment"] == "the user's | qtandem: refused 5 times [x]"
+    await manager.hold(job("1"), "refused again")
+    assert fake.job(1)["comment"] == "the user's | qtandem: refused again"
 
 
 async def test_holding_a_pending_job_lets_its_owner_release_it(manager: SlurmManager, fake: FakeSlurm) -> None:
     fake.submit(1, "fez@qtandem:1")
     await manager.hold(job("1"), "refused")
-    assert fake.job(1)["state_reason"] == "JobHeldUser"
+    assert (fake.job(1)["state_reason"], fake.job(1)["comment"]) == ("JobHeldUser", "qtandem: refused")
     await manager.hold(job("2"), "it went away")
 
 
