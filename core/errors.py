@@ -415,7 +415,8 @@ class QtandemError(Exception):
         out = [f"{self.message} [{self.code}]"]
         if self.cause:
             out.append(f"cause: {self.cause}")
-        out.append(self.remedy)
+        if self.remedy:
+            out.append(self.remedy)
         if self.retry_after is not None:
             out.append(f"try again in {self.retry_after:.0f} s")
         return out

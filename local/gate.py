@@ -37,7 +37,7 @@ class Gate:
             "submit", {"request": request, "uid": uid, "user": user, "account": account or ""}, deadline_s=10.0
         )
         if answer["verdict"] == "reject":
-            raise QtandemError.from_wire(answer)
+            raise QtandemError.from_wire({**answer, "remedy": ""})  # the message says it already
         return str(answer.get("request", "")), str(answer.get("native", {}).get("qpus", ""))
 
     def start(self, job: Row, node: str) -> Verdict:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from qtandem.core.client.transport import Daemon
+from qtandem.core.errors import QtandemError
 from qtandem.daemons.commands.toml import document
 from qtandem.local.queue import LocalQueue
 from qtandem.local.store import State
@@ -160,6 +161,12 @@ def test_circuit_cutting_on_the_queue_of_one_machine(site, tmp_path):
     values = [line.split() for line in (tmp_path / "cutting-out" / "values").read_text().splitlines()]
     assert len(values) == 3
     assert all(float(value) == pytest.approx(float(exact), abs=0.15) for _, value, _, exact in values)
+
+
+def test_a_refusal_says_once_what_to_do(site):
+    with pytest.raises(QtandemError, match="Ask for ibm_fez:2 at most") as refused:
+        site.queue.submit(["/bin/true"], "ibm_fez:3")
+    assert len(refused.value.lines()) == 1
 
 
 def test_everything_is_given_back(site):
