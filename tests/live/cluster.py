@@ -63,6 +63,8 @@ class Cluster(abc.ABC):
     # The manager's word for "waits for its QPU", and daemons by role: controller, accounting, execution.
     waits_for_qpu: str
     cannot: Mapping[str, str] = {}
+    # After so many seconds without news the manager schedules at once when something happens.
+    quiet_s: float = 0.0
 
     def __init__(self) -> None:
         self.agents: dict[str, Agent] = {}

