@@ -153,7 +153,7 @@ class _Doctor:
                 detail = (
                     f"{name} has {licence.total} slots, not {resource.slots}" if licence else f"{name} is not there"
                 )
-                yield Check(f"licence {name}", False, detail, f"{INSTALL}, or start the daemon, which mends it")
+                yield Check(f"licence {name}", False, detail, f"As root: {INSTALL}")
             else:
                 yield Check(f"licence {name}", True, f"{licence.open} of {licence.total} open")
 

@@ -145,7 +145,7 @@ class SlurmManager:
             try:
                 await self._client.run("sacctmgr", *arguments)
             except QtandemError as error:
-                refused.update(dict.fromkeys(names, error.one_line()))
+                refused.update(dict.fromkeys(names, _refusal(error)))
         return refused
 
     async def sensors(self) -> dict[str, int]:
@@ -219,6 +219,13 @@ class SlurmManager:
             if "Invalid job id" in error.stderr + error.stdout:
                 return []
             raise
+
+
+def _refusal(error: QtandemError) -> str:
+    """sacctmgr's refusal for an admin. Slurm lets an operator set licences, and only an administrator make them."""
+    if "denied" in (error.cause or ""):
+        return f"{error.message} ({error.cause}). On the controller, as root: qtandem install slurm --apply"
+    return error.one_line()
 
 
 def _holds(value: SensorValue, shown: Mapping[str, Licence]) -> bool:

@@ -27,7 +27,7 @@ class Records:
         try:
             return [self._licences(title), *self._operator()]
         except QtandemError as error:
-            detail = f"slurmdbd was not asked ({error.one_line()}); the daemon makes missing licences itself"
+            detail = f"slurmdbd was not asked ({error.one_line()}); install again when it answers"
             return [Step(Change("licences", title, ChangeState.BLOCKED, detail, optional=True))]
 
     def unasked(self, reason: str) -> list[Step]:

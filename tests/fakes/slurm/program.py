@@ -71,6 +71,8 @@ def sacctmgr(state, arguments):
         return "".join(row + "\n" for row in rows)
     known = [name for name in names if name in state["resources"]]
     if action == "add":
+        if state.get("operator"):
+            raise Failed(" Problem adding system resource: Access/permission denied")
         new = [name for name in names if name not in state["resources"]]
         if not new:
             raise Failed(" Nothing new added.")

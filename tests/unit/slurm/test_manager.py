@@ -87,6 +87,15 @@ async def test_without_slurmdbd_what_failed_is_told(manager: SlurmManager, fake:
     assert (await manager.publish([SensorValue("fez", 1, 1)])).confirmed == {"fez"}
 
 
+async def test_an_operator_is_told_who_can_make_licences(manager: SlurmManager, fake: FakeSlurm) -> None:
+    await manager.publish([SensorValue("fez", 1, 0)])
+    with fake.state() as state:
+        state["operator"] = True
+    outcome = await manager.publish([SensorValue("fez", 2, 2), SensorValue("many", 2, 2)])
+    assert outcome.confirmed == {"fez"}
+    assert "qtandem install slurm --apply" in outcome.failed["many"]
+
+
 async def test_without_slurmctld_the_manager_is_unreachable(manager: SlurmManager, fake: FakeSlurm) -> None:
     fake.down("slurmctld")
     for call in (manager.publish([SensorValue("fez", 1, 1)]), manager.jobs([job("1")]), manager.pending()):
