@@ -144,7 +144,7 @@ def _demands(
     memory = cpu * ratio
     memory *= load * parameters.memory_load * cap[:, 1].sum() / memory.sum()
     tier = _tiers(parameters, rng, template, cpu, cap, security)
-    biggest = np.array([cap[security >= t].max(axis=0) for t in range(len(parameters.security))])
+    biggest = np.array([cap[security >= t].max(axis=0, initial=0) for t in range(len(parameters.security))])
     grain = 5 if parameters.templates else 1
     demand = np.zeros((count, 5), dtype=np.int64)
     demand[:, 0] = np.clip(np.rint(cpu / grain) * grain, grain, biggest[tier, 0])

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from qtandem.core.planner.anneal import Annealer
 from qtandem.core.planner.lp import INF, Outcome, Program
-from qtandem.core.planner.problem import Ints, Problem
+from qtandem.core.planner.problem import Problem
 from qtandem.core.planner.state import Search
 
 MOST_PAIRS = 60_000

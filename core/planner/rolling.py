@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from qtandem.core.planner import greedy, kernels
 from qtandem.core.planner.consolidate import Consolidation
 from qtandem.core.planner.deadline import Deadline
+from qtandem.core.planner.instance import Instance
+from qtandem.core.planner.objective import Objective
 from qtandem.core.planner.plan import Plan
 from qtandem.core.planner.problem import Ints, Problem, compile_problem
 from qtandem.core.planner.state import Search
-from qtandem.core.planner.instance import Instance
-from qtandem.core.planner.objective import Objective
+
+MOST_REFUSED = 60
 
 
 def replan(instance: Instance, goal: Objective, limit_s: float, *, deterministic: bool = False, seed: int = 1) -> Plan:
@@ -43,7 +45,7 @@ def settle(search: Search, allowed: NDArray[np.bool_]) -> None:
     """The quick part: arrivals placed, nodes emptied."""
     _arrive(search)
     search.mark("arrivals")
-    _empty_nodes(search, allowed)
+    _Emptying(search, allowed).run()
     search.mark("emptying")
 
 
@@ -61,63 +63,77 @@ def _arrive(search: Search) -> None:
     priority = np.zeros(len(units))
     np.maximum.at(priority, p.unit, p.priority)
     order = np.lexsort((-biggest, -priority)).astype(np.int64)
-    assign, backend = greedy.place(p, kernels.BEST_FIT, order, nodes=used, start=start)
+    waiting = order[~np.isin(order, p.unit[start >= 0])]
+    assign, backend = _place(p, waiting, used, start)
     for j in np.argsort(p.weight / np.maximum(1, p.capacity[:, 0])):
-        if (assign >= 0).all():
+        waiting = waiting[np.isin(waiting, p.unit[assign < 0])]
+        if not len(waiting):
             break
         if not used[j]:
             used[j] = True
-            assign, backend = greedy.place(p, kernels.BEST_FIT, order, nodes=used, start=assign)
+            assign, backend = _place(p, waiting, used, assign)
     search.offer(assign, backend)
 
 
-def _empty_nodes(search: Search, allowed: NDArray[np.bool_]) -> None:
-    """Close nodes one by one: of those whose work fits on the others, the one that saves most for each move."""
-    p = search.problem
-    assign, backend = search.assign.copy(), search.backend
-    free = p.capacity.copy()
-    placed = assign >= 0
-    np.subtract.at(free, assign[placed], p.demand[placed])
-    budget = p.move_budget - p.moved(assign)
-    used = np.zeros(len(p.capacity), dtype=bool)
-    used[assign[placed]] = True
-    refused: set[int] = set()
-    while not search.deadline.expired():
-        best = _candidate(p, assign, used, refused, budget)
-        if best is None:
-            break
-        members = np.flatnonzero(assign == best)
+def _place(p: Problem, units: Ints, used: NDArray[np.bool_], start: Ints) -> tuple[Ints, Ints]:
+    return greedy.place(p, kernels.BEST_FIT, units, nodes=used, start=start)
+
+
+class _Emptying:
+    """The incumbent with its free capacity, and how many moves are left."""
+
+    def __init__(self, search: Search, allowed: NDArray[np.bool_]) -> None:
+        self.search, self.allowed, p = search, allowed, search.problem
+        self.assign, self.backend = search.assign.copy(), search.backend
+        placed = self.assign >= 0
+        self.free = p.capacity.copy()
+        np.subtract.at(self.free, self.assign[placed], p.demand[placed])
+        self.used = np.zeros(len(p.capacity), dtype=bool)
+        self.used[self.assign[placed]] = True
+        self.used |= p.weight == 0
+        self.budget = p.move_budget - p.moved(self.assign)
+
+    def run(self) -> None:
+        """Close nodes one by one while it pays."""
+        refused: set[int] = set()
+        while not self.search.deadline.expired() and len(refused) < MOST_REFUSED:
+            node = self._candidate(refused)
+            if node is None:
+                return
+            if not self._empty(node):
+                refused.add(node)
+
+    def _candidate(self, refused: set[int]) -> int | None:
+        """The node in use that saves most for each running workload on it, if that is within the budget."""
+        p, assign = self.search.problem, self.assign
+        running = (p.home >= 0) & (assign == p.home)
+        stuck = np.zeros(len(p.capacity), dtype=bool)
+        stuck[assign[p.fixed & (assign >= 0)]] = True
+        moves = np.bincount(assign[running], minlength=len(p.capacity))
+        open_ = self.used & (p.weight > p.move_cost * moves) & (moves <= self.budget) & ~stuck
+        if refused:
+            open_[list(refused)] = False
+        if not open_.any():
+            return None
+        return int(np.argmax(np.where(open_, p.weight / (1 + moves), -1.0)))
+
+    def _empty(self, node: int) -> bool:
+        p = self.search.problem
+        members = np.flatnonzero(self.assign == node)
         members = members[np.argsort(-p.demand[members, :2].sum(axis=1), kind="stable")]
-        target, before = np.empty(len(members), dtype=np.int64), free.copy()
-        search.deadline.charge(len(members) * len(free) / 5e7)
-        gain = int(p.weight[best])
-        if not kernels.evacuate(best, members, p.demand, free, allowed, used, target):
-            free[:] = before
-            refused.add(best)
-            continue
-        trial = assign.copy()
-        trial[members] = target
-        moves = p.moved(trial) - p.moved(assign)
-        if p.cost(trial, backend) >= p.cost(assign, backend) or moves > budget or gain <= 0:
-            free[:] = before
-            refused.add(best)
-            continue
-        free[best] = p.capacity[best]
-        used[best] = False
-        assign, budget = trial, budget - moves
-        search.offer(assign, backend)
-
-
-def _candidate(p: Problem, assign: Ints, used: NDArray[np.bool_], refused: set[int], budget: int) -> int | None:
-    """The node in use that saves most for each running workload on it, if that is within the budget."""
-    running = (p.home >= 0) & (assign == p.home)
-    stuck = np.zeros(len(p.capacity), dtype=bool)
-    stuck[assign[p.fixed & (assign >= 0)]] = True
-    moves = np.bincount(assign[running], minlength=len(p.capacity))
-    open_ = used & (p.weight > 0) & (moves <= budget) & ~stuck
-    if refused:
-        open_[list(refused)] = False
-    if not open_.any():
-        return None
-    worth = np.where(open_, p.weight / (1 + moves), -1.0)
-    return int(np.argmax(worth))
+        if len(p.quantum_jobs) and (p.quantum[members] >= 0).any():
+            return False
+        target, before = np.empty(len(members), dtype=np.int64), self.free.copy()
+        self.search.deadline.charge(len(members) * len(before) / 5e7)
+        if kernels.evacuate(node, members, p.demand, self.free, self.allowed, self.used, target):
+            trial = self.assign.copy()
+            trial[members] = target
+            moves = p.moved(trial) - p.moved(self.assign)
+            if moves <= self.budget and p.cost(trial, self.backend) < p.cost(self.assign, self.backend):
+                self.free[node] = p.capacity[node]
+                self.used[node] = False
+                self.assign, self.budget = trial, self.budget - moves
+                self.search.offer(trial, self.backend)
+                return True
+        self.free[:] = before
+        return False
