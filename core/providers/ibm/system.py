@@ -164,20 +164,17 @@ class SystemProvider:
         return {"backend_name": self._backend}
 
     def _submit(self, job: Mapping[str, object]) -> None:
-        """Send a job; where all lanes are taken, free those of our ended jobs and try once more.
-
-        That the id exists already means that the vendor has the job.
-        """
-        call = Call(VENDOR, "start a task", submits=True, missing="bad-config", conflict=_DUPLICATE)
+        """Send a job; where all lanes are taken, free those of our ended jobs and try once more."""
         try:
-            self._http.call(call, "POST", "/v1/jobs", job)
+            self._send(job)
         except QtandemError as error:
-            if error.code == _DUPLICATE:
-                return
             if error.code != "not-available" or not self._free_lanes():
                 raise
-        else:
-            return
+            self._send(job)
+
+    def _send(self, job: Mapping[str, object]) -> None:
+        """That the id exists already means that the vendor has the job."""
+        call = Call(VENDOR, "start a task", submits=True, missing="bad-config", conflict=_DUPLICATE)
         try:
             self._http.call(call, "POST", "/v1/jobs", job)
         except QtandemError as error:

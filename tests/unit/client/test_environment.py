@@ -117,6 +117,11 @@ def test_version_of_a_program(program, kind):
 
 def test_counts_of_other_results():
     assert client.counts('{"counter": {"01": 2}}') == {"01": 2}
+    samples = '{"results": [{"data": {"c": {"samples": ["0x0", "0x3", "0x0"], "num_bits": 2}}}]}'
+    assert client.counts(samples) == {"00": 2, "11": 1}
+    for odd in ('{"results": []}', '{"results": [{"data": {"c": {"samples": [1], "num_bits": 2}}}]}', '{"results": 3}'):
+        with pytest.raises(client.InvalidInputError):
+            client.counts(odd)
     with pytest.raises(client.InvalidInputError):
         client.counts('{"values": []}')
 
