@@ -104,7 +104,7 @@ def listing(
     lease: Annotated[str, typer.Option(metavar="ID", help="Only tasks of this lease.")] = "",
     json: Json = False,
 ) -> None:
-    """Your tasks, newest first."""
+    """Your newest tasks, in the order of their start."""
     from qtandem.core.client.calls import as_rows
     from qtandem.daemons.commands.output import api, moment, print_json, print_table
 
