@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.processes import Start, communicate, start_child
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SHOWN = 600
@@ -64,31 +65,25 @@ async def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     check: bool = True,
+    start: Start = start_child,
 ) -> Result:
     """Run `argv` and return what it printed.
 
-    `timeout_s` seconds after the start its whole process group is killed, and also when the caller is
-    cancelled. Raises `command-failed` when it cannot start, overruns, or (with `check`) exits non-zero.
+    `start` starts the process, a child of this one if nothing else is said. `timeout_s` seconds later its whole
+    process group is killed, and also when the caller is cancelled. Raises `command-failed` when it cannot start,
+    overruns, or (with `check`) exits non-zero.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.PIPE if stdin is not None else asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment(env),
-            cwd=cwd,
-            start_new_session=True,
-        )
+        process = await start(argv, environment(env), cwd)
     except OSError as error:
         raise _not_started(argv, error) from error
     try:
-        out, err = await asyncio.wait_for(process.communicate(_encoded(stdin)), timeout_s)
+        out, err = await asyncio.wait_for(communicate(process, _encoded(stdin) or b""), timeout_s)
     except TimeoutError:
         raise _overran(argv, timeout_s) from None
     finally:
         if process.returncode is None:
-            _kill_group(process.pid)
+            process.kill()
             await asyncio.shield(process.wait())
     assert process.returncode is not None
     return _checked(argv, process.returncode, out, err, check)

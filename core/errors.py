@@ -260,6 +260,15 @@ KINDS: dict[str, Kind] = _kinds(
         "Install the extra that is named, or remove the resource.",
     ),
     Kind(
+        "no-worker",
+        _S,
+        503,
+        EXIT_LATER,
+        True,
+        "No process can be started that would speak to the vendor.",
+        "Look at qtandem-launcher (systemctl status qtandem-launcher); it is tried again by itself.",
+    ),
+    Kind(
         "bad-credentials",
         _S,
         502,

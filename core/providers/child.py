@@ -32,7 +32,8 @@ def main() -> None:
     if first is None:
         return
     confine(int(first[0]["memory"]))
-    status = _serve(channel, Providers())
+    # The launcher names the one type that it has started this process for.
+    status = _serve(channel, Providers(sys.argv[4] if len(sys.argv) > 4 else None))
     sys.stderr.flush()
     # Threads of an SDK must not keep a worker alive that nobody listens to.
     os._exit(status)
@@ -56,9 +57,10 @@ def load(type_: str) -> type[Provider]:
 
 
 class Providers:
-    """The providers of this process, by resource."""
+    """The providers of this process, by resource; of the type `only`, if it is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, only: str | None = None) -> None:
+        self._only = only
         self._providers: dict[str, Provider] = {}
 
     def has(self, resource: str | None) -> bool:
@@ -80,6 +82,8 @@ class Providers:
 
     def _open(self, spec: ProviderSpec) -> None:
         self._providers.pop(spec.resource, None)
+        if self._only not in (None, spec.type):
+            raise QtandemError("unsupported", f"This process serves {self._only} only, not {spec.type}")
         # The protocol says nothing of constructors.
         make: Any = load(spec.type)
         self._providers[spec.resource] = make(spec)

@@ -25,7 +25,7 @@ _BOOT = (
     "import sys, importlib; root, name = sys.argv[1:3]; root in sys.path or sys.path.insert(0, root); "
     "importlib.import_module(name).main()"
 )
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _KEPT = (
     "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "XDG_STATE_HOME", "LD_LIBRARY_PATH",
     "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
@@ -134,8 +134,12 @@ def die_with_parent() -> None:
 
 
 def confine(memory_bytes: int) -> None:
-    """Bound this process's address space (0: not at all) and forbid core dumps, which would hold secrets."""
+    """Bound this process's address space (0: not at all), and keep its memory, which holds secrets, to itself.
+
+    No core dump is written, and no other process of the same uid can look into it.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     if memory_bytes:
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         wanted = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)

@@ -9,8 +9,10 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import psutil
@@ -18,6 +20,7 @@ import structlog
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Observation
+from qtandem.core.processes import Process, start_child
 from qtandem.core.providers import frames
 from qtandem.core.providers.base import ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.frames import FrameError
@@ -70,8 +73,9 @@ class Workers:
     children of their own up to a quarter of `limit`, so that one which hangs delays few others.
 
     Every call runs to its end or its deadline even when its caller is cancelled, so that a child is never
-    left in the middle of an answer. `memory_bytes` bounds the address space of each child; `command` is a
-    child's argv, if it is not to be this interpreter with `child.main`.
+    left in the middle of an answer. `memory_bytes` bounds the address space of each child. `launch` starts the
+    process of a child for providers of one type, if it is not to be a child of this process under its uid;
+    `command` is argv of such a child, if it is not to be this interpreter with `child.main`.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Workers:
         *,
         memory_bytes: int = 4 << 30,
         command: Sequence[str] | None = None,
+        launch: Callable[[str], Awaitable[Process]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._specs = dict(specs)
@@ -89,6 +94,7 @@ class Workers:
         self._deadline_s = deadline_s
         self._memory_bytes = memory_bytes
         self._command = frames.command(CHILD) if command is None else list(command)
+        self._launch = launch or self._start_child
         self._clock = clock
         self._share = max(1, limit // 4)
         self._lanes: dict[tuple[_Family, str], _Lane] = {}
@@ -262,12 +268,17 @@ class Workers:
             await _wait(self._idle, min(_PING_S, deadline_s))
         self._live += 1
         try:
-            lane.worker = await Worker.start(self._command, self._memory_bytes)
-        except OSError as error:
+            lane.worker = await Worker.start(partial(self._launch, lane.family.type), self._memory_bytes)
+        except BaseException as error:
             self._live -= 1
-            raise QtandemError("vendor-error", "No worker process can be started", cause=str(error)) from error
+            if isinstance(error, OSError):
+                raise QtandemError("no-worker", "No worker process can be started", cause=str(error)) from error
+            raise
         _log.debug("worker_started", type=lane.family.type, purpose=lane.family.purpose, pid=lane.worker.pid)
         return lane.worker
+
+    async def _start_child(self, _type: str) -> Process:
+        return await start_child(self._command, frames.environment(), Path("/"))
 
     async def _evict(self) -> bool:
         """End the worker that has been idle longest and does nothing in the background.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
+from qtandem.core.processes import Process
 from qtandem.core.providers import frames
 from qtandem.core.providers.frames import FrameError
 
@@ -41,30 +41,19 @@ class Answer:
 class Worker:
     """One child. Calls must not overlap; `alive` is False once it is gone."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._stderr: deque[bytes] = deque()
         self._kept = 0
         self._drain = asyncio.create_task(self._read_stderr())
         self._ended = False
-        self._killed = False
         self.busy = False
 
     @classmethod
-    async def start(cls, command: Sequence[str], memory_bytes: int) -> Self:
-        """A fresh child whose environment is scrubbed; secrets reach it by its pipe only."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=frames.environment(),
-            cwd="/",
-            start_new_session=True,
-            limit=1 << 20,
-        )
-        worker = cls(process)
-        worker._input.write(frames.pack({"memory": memory_bytes}))
+    async def start(cls, launch: Callable[[], Awaitable[Process]], memory_bytes: int) -> Self:
+        """A worker in a fresh process; secrets reach it by its pipe only. Raises `OSError`."""
+        worker = cls(await launch())
+        worker._process.stdin.write(frames.pack({"memory": memory_bytes}))
         return worker
 
     @property
@@ -73,8 +62,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        output = self._process.stdout
-        return not self._ended and self._process.returncode is None and output is not None and not output.at_eof()
+        return not self._ended and self._process.returncode is None and not self._process.stdout.at_eof()
 
     async def call(self, message: dict[str, object], deadline_s: float) -> Answer:
         """Send one message and wait for its answer.
@@ -98,19 +86,15 @@ class Worker:
     async def kill(self) -> None:
         """End the child and whatever it started."""
         self._ended = True
-        if not self._killed:
-            # Once only: later the number may belong to another group.
-            self._killed = True
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self._process.kill()
         await self._process.wait()
-        self._input.close()
+        self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._drain, _CLOSE_S)
 
     async def close(self) -> None:
         """Let an idle child end by itself, or kill it after a second."""
-        self._input.close()
+        self._process.stdin.close()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _CLOSE_S)
         await self.kill()
@@ -119,14 +103,9 @@ class Worker:
         """The last 8 KiB that the child or its libraries printed."""
         return b"".join(self._stderr)[-_STDERR_KEPT:].decode(errors="replace")
 
-    @property
-    def _input(self) -> asyncio.StreamWriter:
-        assert self._process.stdin is not None
-        return self._process.stdin
-
     async def _exchange(self, request: bytes) -> Answer:
-        self._input.write(request)
-        await self._input.drain()
+        self._process.stdin.write(request)
+        await self._process.stdin.drain()
         message = frames.unpack(await self._frame())
         if message.get("raw"):
             message["value"] = (await self._frame()).decode("utf-8", "surrogatepass")
@@ -134,7 +113,6 @@ class Worker:
 
     async def _frame(self) -> bytes:
         output = self._process.stdout
-        assert output is not None
         return await output.readexactly(frames.length(await output.readexactly(frames.HEADER.size)))
 
     async def _post_mortem(self, error: Exception) -> str:
@@ -150,9 +128,7 @@ class Worker:
         return f"its process {how}" + (f", last words: {tail[0]}" if tail else "")
 
     async def _read_stderr(self) -> None:
-        stream = self._process.stderr
-        assert stream is not None
-        while chunk := await stream.read(_STDERR_KEPT):
+        while chunk := await self._process.stderr.read(_STDERR_KEPT):
             self._stderr.append(chunk)
             self._kept += len(chunk)
             while self._kept - len(self._stderr[0]) >= _STDERR_KEPT:

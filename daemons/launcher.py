@@ -1,0 +1,401 @@
+"""`qtandem-launcher`: root's small process that starts vendors' workers and managers' commands under other users.
+
+It runs as root, so: the standard library only, and nothing that it starts comes from a message. A message names an
+entry of root's own `launcher.toml`; what the entry starts, as whom, with which environment, is there or here.
+
+One connection (SOCK_SEQPACKET) of the one allowed uid is one process. It brings one message and the ends of three
+pipes. A keeper, forked for it, starts the process, answers `{"pid": N}`, and when the process ends `{"exit": N}`;
+or `{"error": WHY}`. When the other side closes, or the keeper dies, the process ends with all that it started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import pwd
+import resource
+import select
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+CONFIG = Path("/etc/qtandem/launcher.toml")
+SOCKET = Path("/run/qtandem-launcher/launcher.sock")
+MESSAGE_BYTES, HANDLES = 128 << 10, 3
+RECEIVE_S, IDLE_S = 5.0, 60.0
+FILES, PROCESSES = 4096, 8192
+_CHILD = "qtandem.core.providers.child"
+_BOOT = (
+    "import sys, importlib; root, name = sys.argv[1:3]; root in sys.path or sys.path.insert(0, root); "
+    "importlib.import_module(name).main()"
+)
+_WORKER_ENV = {
+    "XDG_STATE_HOME": "/var/lib",
+    "MALLOC_ARENA_MAX": "2",
+    "OPENBLAS_NUM_THREADS": "1",
+    "QISKIT_PARALLEL": "FALSE",
+}
+_UCRED = struct.Struct("3i")
+_PDEATHSIG, _CAPBSET_DROP, _SUBREAPER, _NO_NEW_PRIVS, _AMBIENT, _AMBIENT_CLEAR = 1, 24, 36, 38, 47, 4
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+
+
+class Refused(Exception):
+    """What is asked for is not to be started; `str()` says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Who a process runs as, what it gets of root's configuration, and its largest address space (0: no bound)."""
+
+    user: pwd.struct_passwd
+    environment: dict[str, str]
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A manager's command. `allow` holds patterns of its first arguments; empty: any."""
+
+    path: Path
+    allow: tuple[tuple[str, ...], ...]
+
+    def permits(self, arguments: list[str]) -> bool:
+        return not self.allow or any(_fits(arguments, patterns) for patterns in self.allow)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that may be started, and for whom."""
+
+    caller: pwd.struct_passwd
+    most: int
+    worker: Account
+    root_types: frozenset[str]
+    managers: dict[str, tuple[Account, dict[str, Program]]]
+
+    def order(self, message: bytes) -> tuple[list[str], Account]:
+        """argv and account for a message; raises `Refused` for all but exactly what is planned."""
+        try:
+            body = json.loads(message)
+        except (ValueError, RecursionError):
+            raise Refused("the message is not JSON") from None
+        if not isinstance(body, dict):
+            raise Refused("the message is not an object")
+        match body:
+            case {"start": "worker", "type": str(kind)} if len(body) == 2:
+                return self._worker(kind)
+            case {"start": "command", "manager": str(manager), "program": str(program), "arguments": list(arguments)}:
+                if len(body) == 4 and all(isinstance(one, str) for one in arguments):
+                    return self._command(manager, program, arguments)
+        raise Refused("the message does not have its form")
+
+    def _worker(self, kind: str) -> tuple[list[str], Account]:
+        if not kind.replace("-", "").replace("_", "").isalnum() or not kind.isascii() or len(kind) > 64:
+            raise Refused("that is no type")
+        # The process that starts it is the one that it must not outlive; the type is the only one it may serve.
+        argv = [sys.executable, "-I", "-c", _BOOT, str(Path(__file__).parents[2]), _CHILD, str(os.getpid()), kind]
+        account = self.worker
+        if kind in self.root_types:
+            account = Account(pwd.getpwuid(0), account.environment, account.memory_bytes)
+        return argv, account
+
+    def _command(self, manager: str, name: str, arguments: list[str]) -> tuple[list[str], Account]:
+        account, programs = self.managers.get(manager, (None, {}))
+        program = programs.get(name)
+        if account is None or program is None:
+            raise Refused(f"{manager[:64]!r} has no command {name[:64]!r} in root's configuration")
+        if any("\0" in one for one in arguments) or not program.permits(arguments):
+            raise Refused(f"{name} is not to be started with these arguments")
+        check_trusted(program.path)
+        return [str(program.path), *arguments], account
+
+
+def load(path: Path) -> Plan:
+    """The plan in root's file; raises `Refused` for a file that others can write, or that is wrong."""
+    check_trusted(path)
+    try:
+        body = tomllib.loads(path.read_text())
+        _known(body, {"version", "user", "most", "worker", "managers"}, "")
+        worker = body.get("worker", {})
+        _known(worker, {"user", "environment", "memory_mb", "root_types"}, "worker")
+        return Plan(
+            caller=_user(body.get("user", "qtandem")),
+            most=int(body.get("most", 64)),
+            worker=_account(worker, "qtandem-worker", 8192, _WORKER_ENV),
+            root_types=frozenset(str(kind) for kind in worker.get("root_types", [])),
+            managers={name: _manager(name, section) for name, section in body.get("managers", {}).items()},
+        )
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise Refused(f"{path}: {error}") from error
+
+
+def _manager(name: str, section: dict[str, Any]) -> tuple[Account, dict[str, Program]]:
+    _known(section, {"user", "environment", "memory_mb", "commands"}, f"managers.{name}")
+    programs = {}
+    for command, entry in section.get("commands", {}).items():
+        _known(entry, {"path", "allow"}, f"managers.{name}.commands.{command}")
+        if not Path(entry["path"]).is_absolute():
+            raise ValueError(f"{entry['path']} is not an absolute path")
+        programs[command] = Program(Path(entry["path"]), tuple(tuple(line) for line in entry.get("allow", [])))
+    return _account(section, "qtandem-publisher", 4096, {"LC_ALL": "C"}), programs
+
+
+def _account(section: dict[str, Any], user: str, memory_mb: int, own: dict[str, str]) -> Account:
+    account = _user(section.get("user", user))
+    if account.pw_uid == 0:
+        raise ValueError("nothing is started as root but the types in worker.root_types")
+    given = {str(key): str(value) for key, value in section.get("environment", {}).items()}
+    base = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": account.pw_dir}
+    return Account(account, base | own | given, int(section.get("memory_mb", memory_mb)) << 20)
+
+
+def _user(name: str) -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        raise ValueError(f"there is no user {name}") from None
+
+
+def _known(section: dict[str, Any], keys: set[str], where: str) -> None:
+    strange = sorted(section.keys() - keys)
+    if strange:
+        raise ValueError(f"{'.'.join(filter(None, (where, strange[0])))} is not a key")
+
+
+def _fits(arguments: list[str], patterns: tuple[str, ...]) -> bool:
+    return len(arguments) >= len(patterns) and all(map(fnmatchcase, arguments, patterns))
+
+
+def check_trusted(path: Path) -> None:
+    """Raise `Refused` unless the file and all directories to it are in the hands of this process's user or root."""
+    try:
+        real = path.resolve(strict=True)
+        # Where links on the way are matters as much as where they lead.
+        for place in (real, *real.parents, *path.parents):
+            found = place.stat()
+            shared = found.st_mode & 0o022 and not (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX)
+            if shared or found.st_uid not in (0, os.geteuid()):
+                raise Refused(f"{place} can be written by others than root")
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}") from error
+
+
+def serve(listener: socket.socket, plan: Plan) -> None:
+    """Answer connections for ever, each in a keeper of its own."""
+    keepers: set[int] = set()
+    listener.settimeout(IDLE_S)
+    while True:
+        connection = None
+        with suppress(TimeoutError):
+            connection, _ = listener.accept()
+        keepers -= _ended()
+        if connection is None:
+            continue
+        with connection:
+            connection.setblocking(False)
+            uid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))[1]
+            if uid != plan.caller.pw_uid:
+                refuse(connection, f"uid {uid} may not use the launcher")
+            elif len(keepers) >= plan.most:
+                refuse(connection, f"{plan.most} processes run already")
+            else:
+                keepers.add(_fork(lambda made=connection: (listener.close(), keep(made, plan))))
+
+
+def keep(connection: socket.socket, plan: Plan) -> None:
+    """Start what one connection asks for and stay until it has ended."""
+    connection.settimeout(RECEIVE_S)
+    handles: list[int] = []
+    try:
+        message, handles = receive(connection)
+        argv, account = plan.order(message)
+        process = start(argv, account, handles)
+    except (Refused, OSError, ValueError, subprocess.SubprocessError) as error:
+        refuse(connection, str(error))
+        return
+    finally:
+        for handle in handles:
+            os.close(handle)
+    with suppress(OSError):
+        connection.send(json.dumps({"pid": process.pid}).encode())
+        first = select.poll()
+        first.register(os.pidfd_open(process.pid), select.POLLIN)
+        first.register(connection, select.POLLIN)
+        first.poll()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    status = process.wait()
+    end_orphans()
+    with suppress(OSError):
+        connection.send(json.dumps({"exit": status}).encode())
+
+
+def receive(connection: socket.socket) -> tuple[bytes, list[int]]:
+    """The message and its three pipes; raises `Refused`, and keeps no handle, for anything else."""
+    room = socket.CMSG_SPACE(HANDLES * struct.calcsize("i"))
+    message, extra, flags, _ = connection.recvmsg(MESSAGE_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    handles: list[int] = []
+    for level, kind, data in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            handles += struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
+    try:
+        if not message or flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            raise Refused("the message is empty or too long")
+        if len(handles) != HANDLES or not all(map(_is_pipe, handles, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY))):
+            raise Refused("a message brings one pipe to read and two to write")
+    except BaseException:
+        for handle in handles:
+            os.close(handle)
+        raise
+    return message, handles
+
+
+def start(argv: list[str], account: Account, handles: list[int]) -> subprocess.Popen[bytes]:
+    """Start argv under the account's uid, with no way back to another one."""
+    _prctl(_SUBREAPER, 1)
+    drop_capabilities()
+    user, keeper = account.user, os.getpid()
+    bounds = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_NOFILE, FILES), (resource.RLIMIT_NPROC, PROCESSES)]
+    if account.memory_bytes:
+        bounds.append((resource.RLIMIT_AS, account.memory_bytes))
+
+    def confine() -> None:
+        # After the change of uid, which resets it.
+        _prctl(_PDEATHSIG, signal.SIGKILL)
+        _prctl(_NO_NEW_PRIVS, 1)
+        _prctl(_AMBIENT, _AMBIENT_CLEAR)
+        if os.getppid() != keeper:
+            os._exit(1)
+        for kind, wanted in bounds:
+            hard = resource.getrlimit(kind)[1]
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            resource.setrlimit(kind, (most, most))
+
+    return subprocess.Popen(
+        argv,
+        stdin=handles[0],
+        stdout=handles[1],
+        stderr=handles[2],
+        env=account.environment,
+        cwd="/",
+        user=user.pw_uid,
+        group=user.pw_gid,
+        extra_groups=os.getgrouplist(user.pw_name, user.pw_gid),
+        umask=0o077,
+        start_new_session=True,
+        preexec_fn=confine,
+    )
+
+
+def drop_capabilities() -> None:
+    """Empty this process's bounding set, so that nothing it starts can have a capability, be it uid 0."""
+    try:
+        for number in count():
+            _prctl(_CAPBSET_DROP, number)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def end_orphans() -> None:
+    """Kill what the process started and left: the kernel has made it this process's child."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    with suppress(OSError):
+        while True:
+            for child in children.read_text().split():
+                with suppress(ProcessLookupError):
+                    os.kill(int(child), signal.SIGKILL)
+            os.waitpid(-1, 0)
+
+
+def refuse(connection: socket.socket, why: str) -> None:
+    print(f"qtandem-launcher: refused: {why}", file=sys.stderr, flush=True)
+    with suppress(OSError):
+        if not connection.gettimeout():
+            # An unread message would turn the answer into a reset connection.
+            connection.recv(1)
+    with suppress(OSError):
+        connection.send(json.dumps({"error": why[:1000]}).encode())
+
+
+def listen(path: Path, plan: Plan) -> socket.socket:
+    """The socket that systemd hands over, or one of our own at `path`, whose directory is root's."""
+    if os.environ.get("LISTEN_PID") == str(os.getpid()):
+        handed = socket.socket(fileno=3)
+        handed.set_inheritable(False)
+        return handed
+    check_trusted(path.parent)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    before = os.umask(0o117)
+    listener.bind(str(path))
+    os.umask(before)
+    os.chown(path, -1, plan.caller.pw_gid)
+    listener.listen(128)
+    return listener
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="qtandem-launcher", description="Start qtandem's workers and commands.")
+    parser.add_argument("--config", type=Path, default=CONFIG, help=f"root's own file (default {CONFIG})")
+    parser.add_argument("--socket", type=Path, default=SOCKET, help="where to listen if systemd does not")
+    parser.add_argument("--check", action="store_true", help="only say whether the file can be used")
+    arguments = parser.parse_args(argv)
+    try:
+        plan = load(arguments.config)
+        if not arguments.check:
+            serve(listen(arguments.socket, plan), plan)
+    except (Refused, OSError) as error:
+        print(f"qtandem-launcher: {error}", file=sys.stderr)
+        return 5
+    return 0
+
+
+def _fork(work: Callable[[], object]) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+def _ended() -> set[int]:
+    ended: set[int] = set()
+    with suppress(ChildProcessError):
+        while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+            ended.add(pid)
+    return ended
+
+
+def _is_pipe(handle: int, access: int) -> bool:
+    return stat.S_ISFIFO(os.fstat(handle).st_mode) and fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == access
+
+
+def _prctl(option: int, argument: int) -> None:
+    if _LIBC.prctl(option, argument, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
