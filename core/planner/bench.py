@@ -164,7 +164,7 @@ def churn(nodes: int, workloads: int, seed: int, limit_s: float, *, share: float
 
 
 def churned(instance: Instance, plan: Plan, seed: int, share: float, budget: float) -> Instance:
-    """The instance after churn: leavers gone, stayers bound to their nodes, as many arrivals drawn from the same law."""
+    """The instance after churn: leavers gone, stayers on their nodes, and as many arrivals of the same law."""
     rng = np.random.default_rng(seed)
     placed = [w for w in instance.workloads if w.name in plan.placement]
     gangs = {w.gang for w in placed if w.gang is not None and rng.random() < share}

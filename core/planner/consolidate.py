@@ -42,8 +42,7 @@ class Consolidation:
         self.classes = classify(self.problem, self.allowed, self.items)
         self.master = Master(self.classes, self.deadline)
         self.packer = Packer(self.classes, self.problem.capacity, self.seed)
-        self._unions: NDArray[np.bool_] | None = None
-        self._inside: NDArray[np.bool_] | None = None
+        self._unions: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self.scale = max(1.0, len(self.problem.capacity) / 75)
         self.infeasible = self.master.infeasible
 
@@ -155,7 +154,8 @@ class Consolidation:
         for union in self._tight_unions(n, 0.02):
             if limit.expired():
                 return
-            items = np.flatnonzero(~(c.signatures & ~union).any(axis=1)[c.signature_of])
+            within: NDArray[np.bool_] = ~np.any(c.signatures & ~union, axis=1)
+            items = np.flatnonzero(within[c.signature_of])
             if not 0 < len(items) <= PROVABLE_ITEMS or self._packs(items, np.where(union, n, 0), limit):
                 continue
             found, none = self._solve_fixed(items, np.where(union, n, 0), limit.share(0.25 * effort))
@@ -177,16 +177,17 @@ class Consolidation:
         """The unions of classes in which n leaves less than `spare` of some dimension, fewest items first."""
         c = self.classes
         if self._unions is None:
-            self._unions = unions(c)
-            outside = c.signatures.astype(np.float32) @ (~self._unions).T.astype(np.float32)
-            self._inside = (outside <= 0).T
+            family = unions(c)
+            outside = c.signatures.astype(np.float32) @ (~family).T.astype(np.float32)
+            self._unions = family, (outside <= 0).T
+        family, inside = self._unions
         counts = np.bincount(c.signature_of, minlength=len(c.signatures))
-        found = np.zeros(len(self._unions), dtype=bool)
+        found = np.zeros(len(family), dtype=bool)
         for k in np.flatnonzero(c.demand.any(axis=0)):
-            needs = self._inside @ np.bincount(c.signature_of, c.demand[:, k], minlength=len(c.signatures))
-            found |= (needs > 0) & (self._unions @ (c.capacity[:, k] * n) < needs * (1 + spare))
-        items = self._inside @ counts
-        return [self._unions[u] for u in np.argsort(items) if found[u]]
+            needs = inside @ np.bincount(c.signature_of, c.demand[:, k], minlength=len(c.signatures))
+            found |= (needs > 0) & (family @ (c.capacity[:, k] * n) < needs * (1 + spare))
+        items = inside @ counts
+        return [family[u] for u in np.argsort(items) if found[u]]
 
     def _lift(self, items: Ints, union: NDArray[np.bool_], n: Ints, limit: Deadline) -> Ints:
         """Raise n on the classes of the union as long as the items still provably do not pack."""

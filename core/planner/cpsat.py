@@ -22,8 +22,8 @@ class Answer:
     value: Callable[[cp_model.IntVar], int] | None
 
 
-class _OnSolution(cp_model.CpSolverSolutionCallback):
-    def __init__(self, report: Callable[[cp_model.CpSolverSolutionCallback], None]) -> None:
+class _OnSolution(cp_model.CpSolverSolutionCallback):  # type: ignore[misc]
+    def __init__(self, report: Callable[[cp_model.CpSolverSolutionCallback], object]) -> None:
         super().__init__()
         self._report = report
 
@@ -39,7 +39,7 @@ def solve(
     workers: int = 1,
     seed: int = 1,
     gap: float = 0.0,
-    report: Callable[[cp_model.CpSolverSolutionCallback], None] | None = None,
+    report: Callable[[cp_model.CpSolverSolutionCallback], object] | None = None,
     **parameters: object,
 ) -> Answer:
     """Solve for at most `seconds` of what the deadline leaves; `parameters` are CP-SAT's own."""

@@ -32,6 +32,7 @@ class Parameters:
     memory_load: float = 0.70 / 0.75
     spread: float = 0.8
     memory_spread: float = 0.5
+    largest: float = 1.0
     gib_a_core: int = 4
     security: tuple[float, ...] = (0.4, 0.3, 0.2, 0.1)
     suffix_load: float = 0.85
@@ -147,8 +148,8 @@ def _demands(
     biggest = np.array([cap[security >= t].max(axis=0, initial=0) for t in range(len(parameters.security))])
     grain = 5 if parameters.templates else 1
     demand = np.zeros((count, 5), dtype=np.int64)
-    demand[:, 0] = np.clip(np.rint(cpu / grain) * grain, grain, biggest[tier, 0])
-    demand[:, 1] = np.clip(np.rint(memory / grain) * grain, grain, biggest[tier, 1])
+    demand[:, 0] = np.clip(np.rint(cpu / grain) * grain, grain, parameters.largest * biggest[tier, 0])
+    demand[:, 1] = np.clip(np.rint(memory / grain) * grain, grain, parameters.largest * biggest[tier, 1])
     storage = rng.lognormal(0, 1.0, size=kinds)[template]
     net = rng.lognormal(0, 1.0, size=kinds)[template]
     demand[:, 2] = np.clip(np.rint(storage / storage.sum() * 0.3 * cap[:, 2].sum()), 0, biggest[tier, 2])

@@ -36,7 +36,7 @@ def ilp(problem: Problem, deadline: Deadline, *, threads: int = 1) -> Search:
 class _Ilp:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.pairs = np.argwhere(problem.allowed())
+        self.pairs = np.argwhere(problem.allowed()).reshape(-1, 2)
         self.x = {(int(i), int(j)): n for n, (i, j) in enumerate(self.pairs)}
         self.nodes = len(self.pairs)
         self.units = self.nodes + len(problem.capacity)
@@ -59,7 +59,7 @@ class _Ilp:
             np.array([float(p.backend_costs[k]) if priced else 0.0 for k in self.v]),
         ):
             program.add_columns(block, 0.0, 1.0, integer=True)
-        if priced:
+        if admission is not None:
             constant = p.move_cost * int((p.home >= 0).sum())
             program.add_columns(np.array([float(constant)]), 1.0, 1.0)
             program.add_row(self.units + np.arange(len(self.pi)), self.pi, float(admission), INF)
@@ -78,15 +78,16 @@ class _Ilp:
             unit = self.units + int(p.unit[i])
             program.add_row([*columns, unit], [1.0] * len(columns) + [-1.0], 0.0, 0.0)
         for j, columns in enumerate(of_node):
-            here = self.pairs[columns, 0] if columns else []
+            here = self.pairs[np.array(columns, dtype=np.int64), 0]
             for k in range(p.capacity.shape[1]):
-                amounts = [float(a) for a in p.demand[here, k]] if columns else []
+                amounts = [float(a) for a in p.demand[here, k]]
                 program.add_row([*columns, self.nodes + j], [*amounts, -float(p.capacity[j, k])], -INF, 0.0)
-        running = [self.x[i, int(p.home[i])] for i in np.flatnonzero(p.home >= 0) if (i, int(p.home[i])) in self.x]
+        homes = [(i, int(p.home[i])) for i in np.flatnonzero(p.home >= 0).tolist()]
+        running = [self.x[pair] for pair in homes if pair in self.x]
         stay = int((p.home >= 0).sum()) - p.move_budget
         if stay > 0:
             program.add_row(running, [1.0] * len(running), float(stay), INF)
-        for i in np.flatnonzero(p.fixed):
+        for i in np.flatnonzero(p.fixed).tolist():
             program.add_row(of_item[i], [1.0] * len(of_item[i]), 1.0, 1.0)
         self._backend_rows(program, of_item)
 

@@ -1,4 +1,4 @@
-"""Node cost and pair costs (risk, fragmentation, moves) together: a relaxation for the bound, annealing for the plan."""
+"""Node cost and pair costs (risk, fragmentation, moves) together: a relaxation as bound, annealing as plan."""
 
 from __future__ import annotations
 

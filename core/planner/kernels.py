@@ -34,7 +34,7 @@ def place_units(order, starts, demand, cap, free, rows, row_of, used, rule, assi
             i = order[p]
             if assign[i] >= 0:
                 continue
-            best, best_score = np.int64(-1), 1e300
+            best, best_score = -1, 1e300
             row = rows[row_of[i]]
             for j in range(nodes):
                 if not used[j] or not row[j]:
@@ -134,19 +134,19 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
     priced = pair.shape[0] > 1
     load = np.zeros((nodes, dims), dtype=np.int64)
     held = np.zeros(nodes, dtype=np.int64)
-    for i in range(items):
-        held[assign[i]] += 1
+    for p in range(items):
+        held[assign[p]] += 1
     room = min(items, int(held.max()) * 2 + 16)
     lists = np.empty((nodes, room), dtype=np.int32)
     place = np.empty(items, dtype=np.int32)
     held[:] = 0
-    for i in range(items):
-        j = assign[i]
-        place[i] = held[j]
-        lists[j, held[j]] = i
+    for p in range(items):
+        j = assign[p]
+        place[p] = held[j]
+        lists[j, held[j]] = p
         held[j] += 1
         for k in range(dims):
-            load[j, k] += demand[i, k]
+            load[j, k] += demand[p, k]
     over = np.empty(nodes)
     bad = np.empty(nodes, dtype=np.int32)
     where = np.full(nodes, -1, dtype=np.int32)
@@ -161,8 +161,8 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
             bad_count += 1
     price = 0.0
     if priced:
-        for i in range(items):
-            price += mu * pair[i, assign[i]]
+        for p in range(items):
+            price += mu * pair[p, assign[p]]
         for j in range(nodes):
             if held[j] > 0:
                 price += mu * weight[j]
@@ -173,6 +173,7 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
     factor = (cold / hot) ** (1.0 / max(1, moves // 256))
     done = 0
     every = 1 + items // 32
+    no_one = np.int64(-1)
     for step in range(moves):
         done = step + 1
         if bad_count == 0 and not priced:
@@ -185,7 +186,7 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
                 continue
             i = np.int64(lists[a, _below(state, held[a])])
         else:
-            i = _below(state, items)
+            i = np.int64(_below(state, items))
             a = assign[i]
         row = row_of[i]
         if counts[row] < 2:
@@ -193,13 +194,13 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
         b = np.int64(options[row, _below(state, counts[row])])
         if b == a:
             continue
-        other = np.int64(-1)
+        other = no_one
         if _unit(state) > 0.35 and held[b] > 0:
             for _ in range(tries):
                 other = np.int64(lists[b, _below(state, held[b])])
                 if allow[row_of[other], a]:
                     break
-                other = np.int64(-1)
+                other = no_one
             if other < 0:
                 continue
         elif held[b] >= room:
@@ -252,7 +253,7 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
                 bad_count += 1
             elif now <= 0 and over[j] > 0:
                 bad_count -= 1
-                moved = np.int64(bad[bad_count])
+                moved = bad[bad_count]
                 bad[where[j]] = moved
                 where[moved] = where[j]
                 where[j] = -1
@@ -309,9 +310,9 @@ def cheapest_node(  # type: ignore[no-untyped-def]
 def evacuate(  # type: ignore[no-untyped-def]
     node, members, demand, free, allowed, used, target
 ):
-    """Best fit of a node's workloads on the other nodes in use, largest first as given; fills `target`, True if all fit.
+    """Best fit of a node's workloads on the other nodes in use, largest first as given; fills `target`.
 
-    `free` is changed as the workloads go; the caller restores it where the answer is False.
+    True if all fit. `free` is changed as the workloads go; the caller restores it where the answer is False.
     """
     nodes, dims = free.shape
     for p in range(len(members)):

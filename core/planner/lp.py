@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import highspy
 import numpy as np
@@ -41,7 +42,9 @@ class Program:
         self._index: list[NDArray[np.int32]] = []
         self._value: list[Floats] = []
 
-    def add_columns(self, cost: Floats, low: float | Floats, high: float | Floats, *, integer: bool = False) -> int:
+    def add_columns(
+        self, cost: NDArray[Any], low: float | NDArray[Any], high: float | NDArray[Any], *, integer: bool = False
+    ) -> int:
         """Append columns; returns the number of the first."""
         first, count = self.columns, len(cost)
         self._cost.append(np.asarray(cost, dtype=float))
@@ -52,7 +55,7 @@ class Program:
         return first
 
     def add_row(
-        self, index: NDArray[np.integer] | list[int], value: Floats | list[float], low: float, high: float
+        self, index: NDArray[np.integer] | list[int], value: NDArray[Any] | list[float], low: float, high: float
     ) -> int:
         self._index.append(np.asarray(index, dtype=np.int32))
         self._value.append(np.asarray(value, dtype=float))

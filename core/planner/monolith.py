@@ -122,9 +122,9 @@ def _backends(m: Model) -> None:
         for zone in range(p.backend_costs.shape[1]):
             here = [var for j, var in m.x[i].items() if p.zone[j] == zone]
             options = []
-            for b in np.flatnonzero(p.backend_costs[q, zone] >= 0):
+            for b in np.flatnonzero(p.backend_costs[q, zone] >= 0).tolist():
                 var = m.model.new_bool_var("")
-                m.v[q, zone, int(b)] = var
+                m.v[q, zone, b] = var
                 options.append(var)
             m.model.add(sum(options) == sum(here))
     for b, slots in enumerate(p.slots):
@@ -162,7 +162,7 @@ def _costs(m: Model) -> None:
 
 
 def unit_priorities(problem: Problem) -> list[int]:
-    return np.bincount(problem.unit, weights=problem.priority).astype(int).tolist()
+    return [int(total) for total in np.bincount(problem.unit, weights=problem.priority)]
 
 
 def refine(search: Search, seconds: float, *, workers: int = 1, seed: int = 1, built: Model | None = None) -> None:
