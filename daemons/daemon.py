@@ -209,10 +209,11 @@ class Daemon:
         context = self.context
         mine = f"run {manager.name}:{manager.cluster}:"
         foreign: dict[str, int] = {}
+        own: dict[str, int] = {}
         for lease in context.leases.leases():
-            if not lease.owner.startswith(mine):
-                foreign[lease.resource] = foreign.get(lease.resource, 0) + lease.slots
-        return View(context.catalog, context.observer.facts, foreign)
+            side = own if lease.owner.startswith(mine) else foreign
+            side[lease.resource] = side.get(lease.resource, 0) + lease.slots
+        return View(context.catalog, context.observer.facts, foreign, own)
 
     def _retire(self, old: Catalog, new: Catalog) -> None:
         """Sensors of resources that go keep their last value in the managers for ever, unless they are closed."""

@@ -25,11 +25,15 @@ PUBLISH_DEADLINE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a publication is computed from. `foreign`: slots leased by others than the manager's own jobs."""
+    """What a publication is computed from, slots by resource name.
+
+    `foreign` are leased by others than the manager's own jobs, `own` by those.
+    """
 
     catalog: Catalog
     facts: Mapping[str, Fact]
     foreign: Mapping[str, int]
+    own: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -62,7 +66,8 @@ class Publisher:
     """Wakes when a fact or lease changed, when a fact goes stale, and every re-assert period.
 
     Never two publications at once; what did not read back is tried again with back-off. A resource that
-    opened is followed by a kick of the manager. `retired` are sensors of resources that the configuration has no
+    opened, or of which a job gave slots back, is followed by a kick of the manager: some look at jobs that wait
+    for a native resource only every half minute. `retired` are sensors of resources that the configuration has no
     more: they are kept closed.
     """
 
@@ -85,6 +90,7 @@ class Publisher:
         self._signals = signals
         self._retired = {value.native: replace(value, closed=value.total) for value in retired}
         self._disturbed: set[str] = set()
+        self._own: dict[str, int] = {}
         self._reassert_at = clock()
         self._retry_at: float | None = None
         self._retries = 0
@@ -116,13 +122,15 @@ class Publisher:
         wanted = self._retired | sensor_values(view.catalog.resources.values(), view.facts, view.foreign, now)
         whole = now >= self._reassert_at
         values = self._due(wanted, now, whole)
+        opening: frozenset[str] = frozenset()
         if values:
             log("publisher").debug("publish", manager=self.manager.name, natives=[value.native for value in values])
             outcome, error = await self._write(values)
             self._judge(values, outcome, error, now)
-            await self._settle(wanted, outcome)
+            opening = self._settle(wanted, outcome)
         elif not wanted and self.health.failing_since is None:
             self.health.last_ok = now
+        await self._kick(opening | self._freed(view))
         if whole and not self.health.error:
             self._reassert_at = now + self._timing.reassert_s
         self.health.busy_since = None
@@ -167,7 +175,8 @@ class Publisher:
         self._retry_at = now + min(RETRY_FIRST_S * 2.0 ** min(self._retries, 16), RETRY_MAX_S)
         self._retries += 1
 
-    async def _settle(self, wanted: Mapping[str, SensorValue], outcome: Published) -> None:
+    def _settle(self, wanted: Mapping[str, SensorValue], outcome: Published) -> frozenset[str]:
+        """Note what holds now; returns the natives that opened."""
         before = dict(self.confirmed)
         for native in outcome.confirmed:
             if native in wanted:
@@ -176,7 +185,16 @@ class Publisher:
             self.confirmed.pop(native, None)
         for native in self.confirmed.keys() - wanted.keys():
             del self.confirmed[native]
-        natives = opened(before, self.confirmed, outcome.confirmed)
+        return opened(before, self.confirmed, outcome.confirmed)
+
+    def _freed(self, view: View) -> frozenset[str]:
+        """Natives that are open and of which the manager's own jobs hold less than at the last look."""
+        before, self._own = self._own, dict(view.own)
+        natives = view.catalog.natives
+        fewer = {natives[name] for name, slots in before.items() if name in natives and view.own.get(name, 0) < slots}
+        return frozenset(native for native in fewer if native in self.confirmed and self.confirmed[native].open)
+
+    async def _kick(self, natives: frozenset[str]) -> None:
         if not natives:
             return
         try:

@@ -23,6 +23,7 @@ class Site:
 
     facts: dict[str, Fact] = field(default_factory=dict)
     foreign: dict[str, int] = field(default_factory=dict)
+    own: dict[str, int] = field(default_factory=dict)
     signals: Signals = field(default_factory=Signals)
     running: list[Publisher] = field(default_factory=list)
     catalog: Catalog = field(
@@ -37,7 +38,7 @@ class Site:
     def start(self, manager: FakeManager, retired: tuple[SensorValue, ...] = (), **timing: float) -> Publisher:
         publisher = Publisher(
             manager,
-            lambda: View(self.catalog, self.facts, self.foreign),
+            lambda: View(self.catalog, self.facts, self.foreign, dict(self.own)),
             Timing(**timing),
             self.signals,
             clock=time.time,
@@ -84,6 +85,27 @@ async def test_a_resource_that_opens_is_shown_and_its_jobs_are_kicked(
     site.see("fez", Availability.PAUSED)
     await eventually(lambda: manager.values["q_fez"].open == 0)
     assert len(manager.kicks) == 1
+
+
+async def test_jobs_are_kicked_when_a_job_gave_its_slot_back(
+    site: Site, manager: FakeManager, eventually: Callable
+) -> None:
+    site.see("fez")
+    site.start(manager)
+    await eventually(lambda: len(manager.kicks) == 1)
+    for slots, kicks in ((2, 1), (1, 2), (0, 3)):
+        site.own["fez"] = slots
+        site.signals.send("leases", "fez")
+        await eventually(lambda kicks=kicks: len(manager.kicks) == kicks)
+        await asyncio.sleep(0.02)
+    assert manager.kicks[1:] == [frozenset({"q_fez"})] * 2
+    site.own["fez"] = 1
+    site.see("fez", Availability.OFFLINE)
+    await eventually(lambda: manager.values["q_fez"].open == 0)
+    site.own["fez"] = 0
+    site.signals.send("leases", "fez")
+    await asyncio.sleep(0.05)
+    assert len(manager.kicks) == 3, "a closed resource has nothing to give"
 
 
 async def test_changes_that_come_together_are_written_together(
