@@ -146,7 +146,7 @@ class ComputeProvider:
         if found is not None:
             return found
         shots = self._read_configuration().get("max_shots") if payload.get("kind") == "qasm3" else None
-        program = payloads.read(payload, PROGRAMS, shots if isinstance(shots, int) else None, "support_qiskit")
+        program = payloads.read(payload, PROGRAMS, shots if isinstance(shots, int) else None)
         limit = payloads.timeout_s(payload) or self._job_limit_s
         call = Call(VENDOR, "start a task", submits=True, missing="bad-payload")
         try:

@@ -29,15 +29,14 @@ class Program:
     params: Mapping[str, Any]
 
 
-def read(payload: Mapping[str, object], programs: Mapping[str, str], max_shots: int | None, flag: str) -> Program:
+def read(payload: Mapping[str, object], programs: Mapping[str, str], max_shots: int | None) -> Program:
     """The program in a payload; raises `bad-payload`.
 
-    `programs` are those that the interface has, by the names that users write. `flag` is the interface's name for
-    whether its result is in Qiskit's own encoding.
+    `programs` are those that the interface has, by the names that users write.
     """
     kind = payload.get("kind")
     if kind == "qasm3":
-        return Program("sampler", _sampler(payload, max_shots, flag))
+        return Program("sampler", _sampler(payload, max_shots))
     if kind == "qiskit-primitive":
         return _primitive(payload, programs)
     raise QtandemError("bad-payload", f"IBM takes {' and '.join(sorted(KINDS))}, not {kind!r}", remedy=_REMEDY)
@@ -53,7 +52,7 @@ def timeout_s(payload: Mapping[str, object]) -> int | None:
     return value
 
 
-def _sampler(payload: Mapping[str, object], max_shots: int | None, flag: str) -> dict[str, Any]:
+def _sampler(payload: Mapping[str, object], max_shots: int | None) -> dict[str, Any]:
     program, shots = payload.get("program"), payload.get("shots", DEFAULT_SHOTS)
     if not isinstance(program, str) or not _VERSION.match(program, _COMMENTS.match(program).end()):  # type: ignore[union-attr]
         raise QtandemError("bad-payload", "The program does not begin with OPENQASM 3", remedy=_REMEDY)
@@ -61,7 +60,7 @@ def _sampler(payload: Mapping[str, object], max_shots: int | None, flag: str) ->
         raise QtandemError("bad-payload", f"shots = {shots!r} is not a whole number from 1 up")
     if max_shots is not None and shots > max_shots:
         raise QtandemError("bad-payload", f"{shots} shots are more than the {max_shots} that the device runs at once")
-    return {"pubs": [[program, None, shots]], "version": 2, flag: False}
+    return {"pubs": [[program, None, shots]], "version": 2, "support_qiskit": False}
 
 
 def _primitive(payload: Mapping[str, object], programs: Mapping[str, str]) -> Program:

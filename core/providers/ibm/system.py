@@ -105,7 +105,7 @@ class SystemProvider:
         if found is not None:
             return found
         shots = self._read_configuration().get("max_shots") if payload.get("kind") == "qasm3" else None
-        program = payloads.read(payload, PROGRAMS, shots if isinstance(shots, int) else None, "supports_qiskit")
+        program = payloads.read(payload, PROGRAMS, shots if isinstance(shots, int) else None)
         limit = min(payloads.timeout_s(payload) or self._limit_s, MAX_TIMEOUT_S)
         storage, id = self._store(), _id(token, key)
         storage.put(_input(id), json.dumps(program.params).encode())
