@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from qtandem.core import requests
+from qtandem.core.credentials import at_hand, open_to_others
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
 from qtandem.core.problems import Problem
@@ -243,8 +244,10 @@ def _secrets(build: _Builder, name: str, files: Mapping[str, Path]) -> dict[str,
     for key, file in files.items():
         where = f"resources.{name}.secrets.{key}"
         try:
-            mode = stat.S_IMODE(file.stat().st_mode)
-            if mode & 0o077:
+            file = at_hand(file, f"secrets_{file.name}")
+            found = file.stat()
+            if open_to_others(found.st_mode, found.st_uid, found.st_gid):
+                mode = stat.S_IMODE(found.st_mode)
                 build.fault(where, f"{file} has mode {mode:04o}; others can read it", f"chmod 600 {file}")
                 return None
             out[key] = file.read_text().strip()

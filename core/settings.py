@@ -26,6 +26,14 @@ class DaemonSettings(_Section):
     state_dir: Path = Field(Path("/var/lib/qtandem"), description="database, results, install manifests")
     database: str = Field("", description="SQLAlchemy URL; empty: SQLite in state_dir")
     master_key: Path = Field(Path("/etc/qtandem/master.key"), description="key that encrypts tokens at rest")
+    launcher: str = Field(
+        "",
+        description="socket of qtandem-launcher, which starts workers and managers' commands under users of their "
+        "own, usually /run/qtandem-launcher/launcher.sock; empty: all runs as the daemon's user",
+    )
+    launcher_config: Path = Field(
+        Path("/etc/qtandem/launcher.toml"), description="root's file for it; `qtandem install` writes it"
+    )
     qrmi_config: Path = Field(Path("/etc/qtandem/qrmi_config.json"), description="QRMI's file; read if it is there")
     tls_dir: Path = Field(Path("/etc/qtandem/tls"), description="certificates of daemon and relay")
     listen: str = Field("", description="HOST:PORT for relays (mutual TLS); empty: no relays; usual port 7447")

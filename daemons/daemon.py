@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from qtandem.core.config import Configuration, load
+from qtandem.core.credentials import credential
 from qtandem.core.errors import QtandemError
+from qtandem.core.launching import Launcher
 from qtandem.core.leases import cipher
 from qtandem.core.leases.service import LeaseService
 from qtandem.core.leases.store import Store
@@ -54,10 +57,12 @@ class Daemon:
         *,
         clock: Callable[[], float] = time.time,
         notifier: Notifier | None = None,
-        build: Build = registry.build,
+        build: Build | None = None,
     ) -> None:
         self.stop = asyncio.Event()
-        self._clock, self._build = clock, build
+        socket = configuration.settings.daemon.launcher
+        self._launcher = Launcher(Path(socket)) if socket else None
+        self._clock, self._build = clock, build or partial(registry.build, launcher=self._launcher)
         self._notifier = notifier or Notifier()
         self._path = configuration.path
         self._background: list[asyncio.Task[None]] = []
@@ -144,12 +149,13 @@ class Daemon:
         settings, clock, signals = configuration.settings, self._clock, Signals()
         know_secrets(configuration.catalog)
         make_folders(settings.daemon)
-        self._store = Store(database_url(settings), cipher.load(settings.daemon.master_key))
+        self._store = Store(database_url(settings), cipher.load(credential("master.key") or settings.daemon.master_key))
         workers = Workers(
             specs(configuration.catalog),
             settings.timing.workers,
             settings.timing.vendor_call_s,
             memory_bytes=settings.timing.worker_memory_mb << 20,
+            launch=self._launcher.worker if self._launcher else None,
         )
         leases = LeaseService(self._store, workers, self._slots, clock, signals, self._timing)
         pending = Pending(clock=clock, on_new=lambda names: self.context.observer.nudge(names))

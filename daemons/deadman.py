@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
@@ -200,7 +201,8 @@ def main(argv: list[str] | None = None) -> int:
             runtime_dir=runtime_dir,
             limit_s=settings.timing.deadman_s,
             target=lambda: find_target(arguments.manager, runtime_dir, lambda: load(arguments.config)),
-            state=runtime_dir / f"deadman-{arguments.manager}.json",
+            # systemd's RuntimeDirectory= of a user who may not write to ours.
+            state=Path(os.environ.get("RUNTIME_DIRECTORY") or runtime_dir) / f"deadman-{arguments.manager}.json",
             boot=_boot_id(),
         )
         if arguments.once:

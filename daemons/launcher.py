@@ -36,6 +36,8 @@ from typing import Any
 
 CONFIG = Path("/etc/qtandem/launcher.toml")
 SOCKET = Path("/run/qtandem-launcher/launcher.sock")
+# A line of patterns ends with this where more arguments may follow.
+MORE = "..."
 MESSAGE_BYTES, HANDLES = 128 << 10, 3
 RECEIVE_S, IDLE_S = 5.0, 60.0
 FILES, PROCESSES = 4096, 8192
@@ -71,13 +73,13 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A manager's command. `allow` holds patterns of its first arguments; empty: any."""
+    """A manager's command. `allow` holds lines of patterns; one must fit all arguments."""
 
     path: Path
     allow: tuple[tuple[str, ...], ...]
 
     def permits(self, arguments: list[str]) -> bool:
-        return not self.allow or any(_fits(arguments, patterns) for patterns in self.allow)
+        return any(_fits(arguments, patterns) for patterns in self.allow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,10 @@ def _known(section: dict[str, Any], keys: set[str], where: str) -> None:
 
 
 def _fits(arguments: list[str], patterns: tuple[str, ...]) -> bool:
-    return len(arguments) >= len(patterns) and all(map(fnmatchcase, arguments, patterns))
+    if patterns[-1:] == (MORE,):
+        patterns = patterns[:-1]
+        arguments = arguments[: len(patterns)]
+    return len(arguments) == len(patterns) and all(map(fnmatchcase, arguments, patterns))
 
 
 def check_trusted(path: Path) -> None:

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.launching import Launcher
 from qtandem.core.managers import Manager
 
 MANAGERS: dict[str, str] = {
@@ -21,9 +22,15 @@ def names() -> list[str]:
     return sorted({*MANAGERS, *(entry.name for entry in entry_points(group=GROUP))})
 
 
-def build(name: str, settings: Any, natives: Mapping[str, str]) -> Manager:
-    """Construct the manager `name` with its settings and the native names; raises `bad-config`."""
-    return cast(Manager, _load(name)(settings, natives))
+def build(name: str, settings: Any, natives: Mapping[str, str], launcher: Launcher | None = None) -> Manager:
+    """Construct the manager `name` with its settings and the native names; raises `bad-config`.
+
+    With a launcher, a class that says `launchable` is also given how to `start` its commands.
+    """
+    made = _load(name)
+    if launcher is not None and getattr(made, "launchable", False):
+        return cast(Manager, made(settings, natives, start=launcher.commands(name)))
+    return cast(Manager, made(settings, natives))
 
 
 def package(name: str) -> str:

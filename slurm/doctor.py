@@ -12,14 +12,14 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from qtandem.core import accounts
 from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Check, digest
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.slurm import conf, licences
+from qtandem.slurm import conf, licences, rights
 from qtandem.slurm.install import Installer
 from qtandem.slurm.manager import Client
-from qtandem.slurm.records import DAEMON_USER
 
 OLDEST = (24, 11, 0)
 INSTALL = "qtandem install slurm --apply"
@@ -49,7 +49,7 @@ class _Doctor:
         everywhere = [self._version, self._hooks, self._option, self._daemon]
         if not self._installer.is_controller():
             return everywhere
-        return [*everywhere, self._lua, self._controller, self._accounting, self._licences]
+        return [*everywhere, self._lua, self._controller, self._accounting, self._licences, self._users]
 
     def _version(self) -> Iterator[Check]:
         text = self._client.run_sync("scontrol", "--version").stdout.strip()
@@ -135,14 +135,18 @@ class _Doctor:
         )
         yield Check("AccountingStorageType", ok, storage or "none", fix)
 
+    def _users(self) -> Iterator[Check]:
+        yield from accounts.checks(self._settings.daemon, rights.commands(self._slurm))
+
     def _accounting(self) -> Iterator[Check]:
+        user = self._installer.records.user
         level = self._installer.records.admin_level()
         if level is None:
-            yield Check("right to set licences", None, f"there is no user {DAEMON_USER} on this host")
+            yield Check("right to set licences", None, f"there is no user {user} on this host")
             return
         ok = level.startswith(("operator", "admin"))
-        fix = "" if ok else f"{INSTALL}, or: sacctmgr modify user {DAEMON_USER} set adminlevel=operator"
-        yield Check("right to set licences", ok, f"user {DAEMON_USER} has adminlevel {level or 'none'}", fix)
+        fix = "" if ok else f"{INSTALL}, or: sacctmgr modify user {user} set adminlevel=operator"
+        yield Check("right to set licences", ok, f"user {user} has adminlevel {level or 'none'}", fix)
 
     def _licences(self) -> Iterator[Check]:
         shown = licences.read_show(self._client.run_sync("scontrol", "-o", "show", "lic").stdout, self._slurm.server)

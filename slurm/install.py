@@ -14,14 +14,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from qtandem.core import commands
+from qtandem.core import accounts, commands
 from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step, digest, run_steps, with_constants
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.slurm import conf
+from qtandem.slurm import conf, rights
 from qtandem.slurm.manager import Client
-from qtandem.slurm.records import DAEMON_USER, Records
+from qtandem.slurm.records import Records
 
 SOURCE = Path(__file__).parent
 HOOKS = Path("/usr/libexec/qtandem/slurm")
@@ -59,7 +59,7 @@ class Installer:
         self._host = host or socket.gethostname()
         self._client = Client(self._slurm)
         self.files = HostFiles(settings.daemon.state_dir / "install" / "slurm.json")
-        self.records = Records(self._slurm, catalog, self._client, self.files)
+        self.records = Records(self._slurm, catalog, self._client, self.files, accounts.publisher(settings.daemon))
         options = self._slurm.options
         self.hooks = Path(options.get("hooks_dir") or HOOKS)
         self.conf_path = Path(options.get("conf") or os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
@@ -117,6 +117,8 @@ class Installer:
         steps.extend(self._slurm_conf())
         if self.is_controller():
             steps.append(self._job_submit())
+        if self._launches():
+            steps.append(accounts.step(self._settings.daemon, rights.commands(self._slurm), self.files))
         return steps
 
     def _record_steps(self) -> list[Step]:
@@ -125,6 +127,11 @@ class Installer:
         if self._included() and not self.own_conf.exists():
             return self.records.unasked(f"Slurm's commands fail until {self.own_conf} is there")
         return self.records.steps()
+
+    def _launches(self) -> bool:
+        """Whether a launcher starts Slurm's commands on this host: the controller's, or the daemon's own."""
+        daemon = self._settings.daemon
+        return bool(daemon.launcher) and (self.is_controller() or daemon.launcher_config.exists())
 
     def _included(self) -> bool:
         site = self.site_conf()
@@ -237,9 +244,9 @@ def _blocked(step: Step, reason: str) -> Step:
 
 
 def trusted_uids(users: Iterable[str]) -> list[str]:
-    """Uids that may change a job's licences without a verdict: root, the manager's service users, the daemon."""
+    """Uids that may change a job's licences without a verdict: root, the manager's service users, the daemon's."""
     found = {0}
-    for user in (*users, DAEMON_USER):
+    for user in (*users, accounts.DAEMON, accounts.PUBLISHER):
         try:
             found.add(pwd.getpwnam(user).pw_uid)
         except KeyError:

@@ -11,6 +11,7 @@ from qtandem.core import commands
 from qtandem.core.commands import CommandError, Result
 from qtandem.core.errors import QtandemError
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
+from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
 from qtandem.slurm import jobs, licences
 from qtandem.slurm.jobs import Record
@@ -45,14 +46,19 @@ class SlurmSettings(Protocol):
     def options(self) -> Mapping[str, str]: ...
 
 
+def environment(settings: SlurmSettings) -> dict[str, str]:
+    """What Slurm's commands need in their environment to be read by us."""
+    conf = settings.options.get("conf")
+    return {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"} | ({"SLURM_CONF": conf} if conf else {})
+
+
 class Client:
     """Slurm's commands: where they are, their environment, and which of their failures mean no answer."""
 
-    def __init__(self, settings: SlurmSettings) -> None:
+    def __init__(self, settings: SlurmSettings, start: Start = start_child) -> None:
         self._bin_dir = settings.bin_dir
-        self._env = {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"}
-        if settings.options.get("conf"):
-            self._env["SLURM_CONF"] = settings.options["conf"]
+        self._env = environment(settings)
+        self._start = start
 
     def argv(self, program: str, *arguments: str) -> list[str]:
         return [str(Path(self._bin_dir) / program) if self._bin_dir else program, *arguments]
@@ -60,7 +66,8 @@ class Client:
     async def run(self, program: str, *arguments: str) -> Result:
         """Raises `manager-unreachable` if Slurm gives no answer, `command-failed` if it refuses."""
         try:
-            return await commands.run(self.argv(program, *arguments), timeout_s=TIMEOUT_S, env=self._env)
+            argv = self.argv(program, *arguments)
+            return await commands.run(argv, timeout_s=TIMEOUT_S, env=self._env, start=self._start)
         except CommandError as error:
             raise understood(error) from error
 
@@ -83,11 +90,12 @@ class SlurmManager:
     """Meets `core.managers.Manager`. `natives` maps configured resource names to licence names."""
 
     name = "slurm"
+    launchable = True
     capabilities = ManagerCapabilities(
         limits={"requeue": "only batch jobs; an interactive job whose start is refused is cancelled by Slurm"}
     )
 
-    def __init__(self, settings: SlurmSettings, natives: Mapping[str, str]) -> None:
+    def __init__(self, settings: SlurmSettings, natives: Mapping[str, str], *, start: Start = start_child) -> None:
         if not valid_cluster(settings.cluster):
             message = f"managers.slurm.cluster is {settings.cluster!r}, which is no cluster name"
             raise QtandemError("bad-config", message, remedy="Set it to the ClusterName of slurm.conf.")
@@ -95,7 +103,7 @@ class SlurmManager:
         self._server = settings.server
         self._natives = dict(natives)
         self._names = {native: name for name, native in natives.items()}
-        self._client = Client(settings)
+        self._client = Client(settings, start)
         self._writing = asyncio.Lock()
 
     def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What Slurm's accounting database must hold: a licence for each resource, and the daemon's right to set them."""
+"""What Slurm's accounting database must hold: a licence for each resource, and the right to set them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from qtandem.core.resources import Catalog
 from qtandem.slurm import licences
 from qtandem.slurm.manager import Client, SlurmSettings
 
-DAEMON_USER = "qtandem"
-_OPERATOR = f"user {DAEMON_USER} may set licences and hold jobs (adminlevel operator)"
-
 
 class Records:
-    """Installs and removes records in slurmdbd; those that were made are noted in the host's manifest."""
+    """Installs and removes records in slurmdbd; those that were made are noted in the host's manifest.
 
-    def __init__(self, settings: SlurmSettings, catalog: Catalog, client: Client, files: HostFiles) -> None:
+    `user` is who runs Slurm's commands for the daemon.
+    """
+
+    def __init__(self, settings: SlurmSettings, catalog: Catalog, client: Client, files: HostFiles, user: str) -> None:
         self._server, self._cluster = settings.server, settings.cluster
         self._catalog, self._client, self._files = catalog, client, files
+        self.user = user
+        self._may = f"user {user} may set licences and hold jobs (adminlevel operator)"
 
     def steps(self) -> list[Step]:
         title = f"licences of server {self._server} in slurmdbd"
@@ -32,7 +34,7 @@ class Records:
 
     def unasked(self, reason: str) -> list[Step]:
         """The steps while slurmdbd cannot be asked for a reason that goes away by itself."""
-        titles = {"licences": f"licences of server {self._server} in slurmdbd", "operator": _OPERATOR}
+        titles = {"licences": f"licences of server {self._server} in slurmdbd", "operator": self._may}
         return [Step(Change(key, title, ChangeState.BLOCKED, reason, optional=True)) for key, title in titles.items()]
 
     def removals(self) -> list[Step]:
@@ -51,13 +53,13 @@ class Records:
         }
 
     def admin_level(self) -> str | None:
-        """The daemon's admin level in lower case, '' if Slurm does not know the user; None without such a user."""
+        """That user's admin level in lower case, '' if Slurm does not know the user; None without such a user."""
         try:
-            pwd.getpwnam(DAEMON_USER)
+            pwd.getpwnam(self.user)
         except KeyError:
             return None
         listed = self._client.run_sync(
-            "sacctmgr", "-nP", "show", "user", "where", f"name={DAEMON_USER}", "format=user,adminlevel"
+            "sacctmgr", "-nP", "show", "user", "where", f"name={self.user}", "format=user,adminlevel"
         )
         return listed.stdout.strip().partition("|")[2].lower()
 
@@ -82,18 +84,18 @@ class Records:
         if level is None:
             return []
         if level.startswith(("operator", "admin")):
-            return [Step(Change("operator", _OPERATOR, ChangeState.DONE))]
+            return [Step(Change("operator", self._may, ChangeState.DONE))]
         if level:
-            detail = f"sacctmgr modify user {DAEMON_USER} set adminlevel=operator"
-            return [Step(Change("operator", _OPERATOR, ChangeState.MANUAL, detail))]
-        return [Step(Change("operator", _OPERATOR, ChangeState.TODO), self._add_operator)]
+            detail = f"sacctmgr modify user {self.user} set adminlevel=operator"
+            return [Step(Change("operator", self._may, ChangeState.MANUAL, detail))]
+        return [Step(Change("operator", self._may, ChangeState.TODO), self._add_operator)]
 
     def _add_operator(self) -> None:
         cluster = f"cluster={self._cluster}"
         self._client.run_sync(
-            "sacctmgr", "-i", "add", "user", DAEMON_USER, "account=root", "adminlevel=operator", cluster
+            "sacctmgr", "-i", "add", "user", self.user, "account=root", "adminlevel=operator", cluster
         )
-        self._files.note([f"user {DAEMON_USER}"])
+        self._files.note([f"user {self.user}"])
 
     def _removal(self, record: str) -> Step:
         kind, _, name = record.partition(" ")

@@ -12,6 +12,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from qtandem.core.credentials import open_to_others
 from qtandem.core.errors import QtandemError
 
 _KEY_BYTES, _NONCE_BYTES = 32, 12
@@ -76,10 +77,8 @@ def _create(path: Path) -> None:
 
 
 def _check_mode(path: Path, status: os.stat_result) -> None:
-    # systemd shows the access list entry of a loaded credential as group bits of a file of root:root.
-    allowed = 0o740 if status.st_uid == 0 and status.st_gid == 0 else 0o700
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & ~allowed:
+    if open_to_others(status.st_mode, status.st_uid, status.st_gid):
+        mode = stat.S_IMODE(status.st_mode)
         raise QtandemError(
             "bad-config",
             f"The master key {path} is open to others (mode {mode:04o})",
