@@ -6,7 +6,7 @@
 """QAOA for the largest cut of a ring of five, fanned out: each element of the array tries one pair of angles.
 
 sbatch qaoa.py                                  # then: sort -k2 -n slurm-*.out | tail -1
-Each element is a job with a lease of its own, on whichever QPU is open.
+Each element is a job with a lease of its own, and starts as slots come free.
 """
 
 import os
