@@ -14,6 +14,8 @@ from typing import Any
 
 from qtandem.core.errors import QtandemError
 
+HOOK_PARTS = Path(__file__).parent / "hookparts"
+
 
 class ChangeState(StrEnum):
     """`todo` can be applied; `manual` is for the admin's own hand; `blocked` cannot be done now, `detail` says why."""
@@ -220,6 +222,15 @@ def write_file(path: Path, data: bytes, mode: int) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def assembled(text: str) -> str:
+    """The hook with the shared parts in place of its lines `# qtandem:include NAME`, from `core/hookparts/`."""
+    lines = []
+    for line in text.splitlines():
+        mark, _, name = line.partition("qtandem:include ")
+        lines.append((HOOK_PARTS / name.strip()).read_text().rstrip("\n") if mark == "# " and name else line)
+    return "\n".join(lines) + "\n"
 
 
 def with_constants(text: str, values: Mapping[str, str | int | float | Iterable[str]], language: str) -> str:

@@ -75,11 +75,17 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class ManagerCapabilities:
-    """What a manager cannot do, each False with a reason in `limits`."""
+    """What a manager cannot do, each False with a reason in `limits`.
+
+    `attempts`: it counts a job's restarts (else the daemon does). `hooks_on_nodes`: a start or end is reported
+    by root on a node of the job, so what is reported counts for nothing: the daemon asks the manager itself.
+    """
 
     requeue: bool = True
     arrays: bool = True
     hold: bool = True
+    attempts: bool = True
+    hooks_on_nodes: bool = False
     limits: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from aiohttp import web
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.managers import Manager
+from qtandem.core.managers import Grant, Manager
 from qtandem.core.runs import JobId, Run
 from qtandem.core.verdicts import Asker
 from qtandem.core.wire import (
@@ -46,9 +48,13 @@ async def start(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     call = await read(request, StartCall)
     manager = context.manager(call.manager, call.cluster)
+    job = _job(manager, call.job, call.index)
+    if manager.capabilities.hooks_on_nodes:
+        run, grants = await context.reported.start(manager, job, request[CALLER])
+        return await _start(request, manager, run, grants)
     context.authority.require(Event.START, request[CALLER], manager=call.manager)
     run = Run(
-        id=_job(manager, call.job, call.index).run(call.attempt),
+        id=job.run(call.attempt),
         uid=call.uid,
         user=call.user or await people.user_name(call.uid),
         account=call.account or None,
@@ -57,17 +63,18 @@ async def start(request: web.Request) -> web.Response:
         time_limit_s=call.time_limit_s,
         can_requeue=call.can_requeue,
     )
-    answer = await context.lifecycle.start(manager, run, manager.read_native(call.native))
-    context.metrics.verdicts.labels("start", answer.verdict).inc()
-    return reply(request, answer)
+    return await _start(request, manager, run, manager.read_native(call.native))
 
 
 async def end(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     call = await read(request, EndCall)
     manager = context.manager(call.manager, call.cluster)
-    context.authority.require(Event.END, request[CALLER], manager=call.manager)
     job = _job(manager, call.job, call.index)
+    if manager.capabilities.hooks_on_nodes:
+        ended = await context.reported.end(manager, job, request[CALLER], call.exit_code)
+        return reply(request, EndAnswer(ended=ended))
+    context.authority.require(Event.END, request[CALLER], manager=call.manager)
     ended = await context.lifecycle.end(job, call.attempt, "the manager reported its end", call.exit_code)
     return reply(request, EndAnswer(ended=ended))
 
@@ -82,12 +89,20 @@ async def environment(request: web.Request) -> web.Response:
     return reply(request, EnvironmentAnswer(run=str(run.id), uid=run.uid, env=env))
 
 
+async def _start(request: web.Request, manager: Manager, run: Run, grants: Sequence[Grant]) -> web.Response:
+    context = request.app[CONTEXT]
+    answer = await context.lifecycle.start(manager, run, grants)
+    context.metrics.verdicts.labels("start", answer.verdict).inc()
+    return reply(request, answer)
+
+
 def _submitted(request: web.Request, manager: Manager, call: SubmitCall, asker: Asker) -> SubmitAnswer:
     admitted = request.app[CONTEXT].lifecycle.submit(manager, call.request, call.native, asker)
     if admitted is None:
         return SubmitAnswer(verdict="none")
     native = manager.native_request(admitted.grants)
-    return SubmitAnswer(verdict="admit", request=admitted.canonical, native=native)
+    choices = admitted.canonical if admitted.movable else ""
+    return SubmitAnswer(verdict="admit", request=admitted.canonical, choices=choices, native=native)
 
 
 async def _asker(call: SubmitCall, right: Right) -> Asker:

@@ -52,10 +52,12 @@ class Right(StrEnum):
 
 
 ALL, NONE = "yes", "no"
+# Where a manager's hooks run on the nodes; what they say of a job is then asked of the manager itself.
+BY_HOOKS = "where hooks run on nodes"
 TABLE: Mapping[Event, Mapping[Right, str]] = {
     Event.SUBMIT: {Right.SERVICE: "any user", Right.NODE: NONE, Right.OWNER: "advisory", Right.ANYONE: NONE},
-    Event.START: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: NONE, Right.ANYONE: NONE},
-    Event.END: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: NONE, Right.ANYONE: NONE},
+    Event.START: {Right.SERVICE: ALL, Right.NODE: BY_HOOKS, Right.OWNER: NONE, Right.ANYONE: NONE},
+    Event.END: {Right.SERVICE: ALL, Right.NODE: BY_HOOKS, Right.OWNER: NONE, Right.ANYONE: NONE},
     Event.ENVIRONMENT: {Right.SERVICE: ALL, Right.NODE: ALL, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.TASK: {Right.SERVICE: "root", Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.CLAIM: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
@@ -107,10 +109,12 @@ class Authority:
         manager: str | None = None,
         owner: int | None = None,
         nodes: Iterable[str] | None = None,
+        on_nodes: bool = False,
     ) -> Right:
         """The right by which the caller may do `event` to what `owner` owns; raises `not-authorised`/`not-yours`.
 
-        `nodes` are those of the run that it is about; None for what is about no run.
+        `nodes` are those of the run that it is about; None for what is about no run. `on_nodes`: the manager's
+        hooks run there.
         """
         rights = TABLE[event]
         trusted = caller.uid == ROOT if rights[Right.SERVICE] == "root" else rights[Right.SERVICE] != NONE
@@ -118,7 +122,8 @@ class Authority:
             return Right.SERVICE
         if event in (Event.READ_OWN, Event.EXPLAIN) and caller.uid in self._admins:
             return Right.SERVICE
-        if rights[Right.NODE] != NONE and caller.uid == ROOT and _among(caller.host, nodes or ()):
+        node = rights[Right.NODE] == ALL or (on_nodes and rights[Right.NODE] == BY_HOOKS)
+        if node and caller.uid == ROOT and _among(caller.host, nodes or ()):
             return Right.NODE
         if rights[Right.OWNER] != NONE and owner is not None and caller.uid == owner:
             self._believe(caller, nodes)

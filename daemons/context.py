@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from qtandem.daemons.pending import Pending
     from qtandem.daemons.publishers import Publisher
     from qtandem.daemons.records import Records
+    from qtandem.daemons.reported import Reported
     from qtandem.daemons.tasks import Tasks
 
 
@@ -49,6 +50,7 @@ class Context:
     problems: list[str] = field(default_factory=list)
     tasks: Tasks = field(init=False)
     lifecycle: Lifecycle = field(init=False)
+    reported: Reported = field(init=False)
 
     @property
     def settings(self) -> Settings:

@@ -37,6 +37,7 @@ from qtandem.daemons.publishers import Publisher, View
 from qtandem.daemons.reaping import Reaping
 from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
+from qtandem.daemons.reported import Reported
 from qtandem.daemons.servers import Servers, make_folders
 from qtandem.daemons.steady import every, keep
 from qtandem.daemons.tasks import Tasks, Terms
@@ -175,6 +176,7 @@ class Daemon:
         context.tasks = Tasks(context.records, leases, workers, state_dir, signals, self._terms, clock=clock)
         refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
+        context.reported = Reported(context)
         return context
 
     async def _take_up(self, configuration: Configuration) -> None:

@@ -35,6 +35,7 @@ AGAIN_S = 5.0
 class _Start:
     """A start under way; `asked_at` is when its hook last called."""
 
+    run: Run
     task: asyncio.Task[None]
     asked_at: float
 
@@ -69,7 +70,7 @@ class Lifecycle:
         self._forget_lost()
         start = self._starts.get(run.id)
         if start is None:
-            start = _Start(self._spawn(self._acquire(run, grants)), self._context.clock())
+            start = _Start(run, self._spawn(self._acquire(run, grants)), self._context.clock())
             self._starts[run.id] = start
         start.asked_at = self._context.clock()
         await asyncio.wait({start.task}, timeout=CALL_S)
@@ -86,6 +87,10 @@ class Lifecycle:
         ending = self._spawn(self._end(job, attempt, reason, exit_code))
         await asyncio.wait({ending}, timeout=END_CALL_S)
         return ending.result() if ending.done() else self._open(job, attempt)
+
+    def starting(self, job: JobId) -> list[Run]:
+        """The runs of a job whose start is under way, or was not told its outcome yet."""
+        return [start.run for run, start in self._starts.items() if run.job == job]
 
     def break_off(self) -> None:
         """Have waiting starts answered with `wait`: their hooks call again, after the restart."""

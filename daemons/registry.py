@@ -13,6 +13,7 @@ from qtandem.core.managers import Manager
 
 MANAGERS: dict[str, str] = {
     "slurm": "qtandem.slurm.manager:SlurmManager",
+    "gridengine": "qtandem.gridengine.manager:GridEngineManager",
     "local": "qtandem.local.manager:LocalManager",
 }
 GROUP = "qtandem.managers"

@@ -43,6 +43,9 @@ def around(environ: Mapping[str, str]) -> str:
     if job:
         cluster = environ.get("SLURM_CLUSTER_NAME")
         return f"slurm:{cluster}:{job}" if cluster else job
+    if environ.get("SGE_CELL") and environ.get("JOB_ID"):
+        task = environ.get("SGE_TASK_ID", "")
+        return f"{environ['JOB_ID']}_{task}" if task.isdigit() else environ["JOB_ID"]
     return environ.get("LOCAL_JOB_ID", "")
 
 

@@ -21,6 +21,7 @@ from qtandem.daemons.observer import Observer
 from qtandem.daemons.pending import Pending
 from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
+from qtandem.daemons.reported import Reported
 from qtandem.daemons.tasks import Tasks, Terms
 from tests.fakes.manager import FakeManager
 from tests.fakes.workers import FakeWorkers
@@ -69,6 +70,7 @@ class House:
         self.tasks = Tasks(records, self.leases, self.workers, tmp_path, self.signals, lambda _: terms, clock=clock)
         self.lifecycle = Lifecycle(self.context, Refusals(records, lambda: given.timing, clock=clock))
         self.context.tasks, self.context.lifecycle = self.tasks, self.lifecycle
+        self.context.reported = Reported(self.context)
 
     async def __aenter__(self) -> House:
         await self.leases.open()

@@ -11,10 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.live.cluster import QPUS, Cluster
-from tests.live.hosts import ROOT, no_docker
-from tests.live.slurm_cluster import SlurmCluster, unique_project
+from tests.live.gridengine_cluster import GridEngineCluster
+from tests.live.hosts import ROOT, no_docker, unique_project
+from tests.live.slurm_cluster import SlurmCluster
 
-MANAGERS = ("slurm",)
+CLUSTERS: dict[str, type[SlurmCluster] | type[GridEngineCluster]] = {
+    "slurm": SlurmCluster,
+    "gridengine": GridEngineCluster,
+}
 
 
 def required(manager: str) -> bool:
@@ -23,7 +27,8 @@ def required(manager: str) -> bool:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "manager" in metafunc.fixturenames:
-        metafunc.parametrize("manager", MANAGERS, scope="session")
+        only = getattr(metafunc.module, "MANAGERS", tuple(CLUSTERS))
+        metafunc.parametrize("manager", only, scope="session")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,16 +59,16 @@ def image(manager: str) -> str:
         pytest.fail(f"the live suite of {manager} is required: {lack}", pytrace=False)
     if lack:
         pytest.skip(f"no live {manager} cluster: {lack}")
-    given = os.environ.get("QTANDEM_SLURM_IMAGE", "")
+    given = os.environ.get(f"QTANDEM_{manager.upper()}_IMAGE", "")
     if not given:
-        built = subprocess.run([ROOT / "containers/build"], capture_output=True, text=True, check=False)
+        built = subprocess.run([ROOT / "containers/build", manager], capture_output=True, text=True, check=False)
         if built.returncode:
             pytest.fail(f"containers/build: {built.stdout[-3000:]}{built.stderr[-3000:]}", pytrace=False)
-    return given or "qtandem-slurm"
+    return given or f"qtandem-{manager}"
 
 
-def bring_up(image: str) -> Iterator[Cluster]:
-    cluster = SlurmCluster(unique_project(), {"QTANDEM_SLURM_IMAGE": image})
+def bring_up(manager: str, image: str) -> Iterator[Cluster]:
+    cluster = CLUSTERS[manager](unique_project(manager), {f"QTANDEM_{manager.upper()}_IMAGE": image})
     try:
         yield cluster.up()
     finally:
@@ -71,15 +76,15 @@ def bring_up(image: str) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def session_cluster(image: str) -> Iterator[Cluster]:
-    yield from bring_up(image)
+def session_cluster(manager: str, image: str) -> Iterator[Cluster]:
+    yield from bring_up(manager, image)
 
 
 @pytest.fixture(scope="module")
-def module_cluster(request: pytest.FixtureRequest, image: str) -> Iterator[Cluster]:
+def module_cluster(request: pytest.FixtureRequest, manager: str, image: str) -> Iterator[Cluster]:
     """A cluster of the module's own if it sets OWN_CLUSTER, else the session's."""
     if getattr(request.module, "OWN_CLUSTER", False):
-        yield from bring_up(image)
+        yield from bring_up(manager, image)
     else:
         yield request.getfixturevalue("session_cluster")
 

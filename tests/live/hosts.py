@@ -9,6 +9,7 @@ import queue
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -182,3 +183,8 @@ class Project:
 
     def down(self) -> None:
         self.compose("down", "-v", "-t", "0")
+
+
+def unique_project(manager: str) -> str:
+    """A name for a cluster that no other run of the tests has."""
+    return f"qtandem-{manager}-{time.time_ns() // 1_000_000 % 10**9}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -191,7 +190,3 @@ def _view(line: str) -> JobView:
         nodes=field("NodeList"),
         comment=comment[1] if comment else "",
     )
-
-
-def unique_project() -> str:
-    return f"qtandem-slurm-{time.time_ns() // 1_000_000 % 10**9}"

@@ -1,0 +1,57 @@
+# ---- hand-over of a run's environment, from core/hookparts/handover.py
+import os
+import re
+import shutil
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+def environment_lines(variables, say):
+    """`NAME=value` a line, for a shell that reads line by line; what has no place in that form is left out."""
+    lines = []
+    for name, value in sorted(variables.items()):
+        if NAME.match(name) and isinstance(value, str) and not re.search(r"[\x00\r\n]", value):
+            lines.append("%s=%s\n" % (name, value))
+        else:
+            say("left out the variable %r: its name or value cannot be passed on" % (name,))
+    return "".join(lines)
+
+
+def runs_directory():
+    """A descriptor of RUNS, which belongs to root."""
+    os.makedirs(RUNS, 0o711, exist_ok=True)
+    runs = os.open(RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.fstat(runs).st_uid != os.geteuid():
+        os.close(runs)
+        raise OSError("%s does not belong to root" % RUNS)
+    os.fchmod(runs, 0o711)
+    return runs
+
+
+def remove_environment(name):
+    """Take RUNS/NAME away, if it is there."""
+    if os.path.lexists(os.path.join(RUNS, name)):
+        shutil.rmtree(os.path.join(RUNS, name))
+
+
+def write_environment(name, uid, gid, text):
+    """RUNS/NAME/environment, readable by the job's user alone; never follows what somebody put in the way."""
+    runs = runs_directory()
+    try:
+        remove_environment(name)
+        os.mkdir(name, 0o700, dir_fd=runs)
+        place = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=runs)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            with os.fdopen(os.open("environment", flags, 0o600, dir_fd=place), "w") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fchown(stream.fileno(), uid, gid)
+            os.fchown(place, uid, gid)
+        finally:
+            os.close(place)
+    finally:
+        os.close(runs)
+
+
+# ---- end of core/hookparts/handover.py

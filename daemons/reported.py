@@ -1,0 +1,78 @@
+"""Starts and ends that are reported by root on a node of the job, not by the manager itself.
+
+Nothing in such a report is taken as true but which job it is about: owner, nodes and resources come from the manager's
+own record, and the host must be one of the job's nodes. Where the manager counts no restarts, attempts are counted
+here: a start for an open run on the same nodes is that run again, any other is the next attempt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.managers import Grant, Job, JobState, Manager
+from qtandem.core.runs import JobId, Run
+from qtandem.daemons.authority import ROOT, Caller, Event
+from qtandem.daemons.context import Context
+
+KEPT = 4096
+
+
+@dataclass(slots=True)
+class Reported:
+    """What nodes report; one a daemon. `_last` is the newest attempt of a job that this daemon began."""
+
+    context: Context
+    _last: dict[JobId, int] = field(default_factory=dict)
+
+    async def start(self, manager: Manager, job: JobId, caller: Caller) -> tuple[Run, tuple[Grant, ...]]:
+        """The run that a node reports the start of, and what the manager granted it."""
+        self._require_root(manager, caller)
+        found = (await manager.jobs([job]))[job]
+        if found is None or found.state in (JobState.PENDING, JobState.ENDED):
+            raise QtandemError("manager-unreachable", f"{job} has not started, says {manager.name}", retry_after=1.0)
+        self.context.authority.require(Event.START, caller, manager=manager.name, nodes=found.nodes, on_nodes=True)
+        attempt = found.attempt if manager.capabilities.attempts else await self._attempt(job, found)
+        run = Run(
+            id=job.run(attempt),
+            uid=found.uid,
+            user=found.user,
+            account=found.account,
+            partition=found.partition,
+            nodes=found.nodes,
+            time_limit_s=found.time_limit_s,
+            can_requeue=found.can_requeue,
+        )
+        return run, found.grants
+
+    async def end(self, manager: Manager, job: JobId, caller: Caller, exit_code: int | None) -> int:
+        """End what the job has under way; nothing is kept in mind of an end that meets no run."""
+        self._require_root(manager, caller)
+        run = self._under_way(job)
+        if run is None:
+            return 0
+        self.context.authority.require(Event.END, caller, manager=manager.name, nodes=run.nodes, on_nodes=True)
+        reason = "the manager reported its end"
+        return await self.context.lifecycle.end(job, run.id.attempt, reason, exit_code)
+
+    def _require_root(self, manager: Manager, caller: Caller) -> None:
+        """Before the manager is asked anything."""
+        if caller.uid != ROOT and not self.context.authority.is_service(caller, manager.name):
+            raise QtandemError("not-authorised", f"uid {caller.uid} on {caller.host} may not report for {manager.name}")
+
+    def _under_way(self, job: JobId) -> Run | None:
+        runs = [run for run in self.context.leases.open_runs() if run.id.job == job]
+        runs += self.context.lifecycle.starting(job)
+        return max(runs, key=lambda run: run.id.attempt, default=None)
+
+    async def _attempt(self, job: JobId, found: Job) -> int:
+        run = self._under_way(job)
+        if run is not None and run.nodes == found.nodes:
+            return run.id.attempt
+        past = await self.context.records.runs_of_job(job)
+        newest = max((record.run.id.attempt for record in past), default=-1)
+        newest = max(newest, self._last.get(job, -1), run.id.attempt if run else -1)
+        if len(self._last) >= KEPT:
+            self._last.clear()
+        self._last[job] = newest + 1
+        return newest + 1

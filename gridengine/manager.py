@@ -1,0 +1,325 @@
+"""Grid Engine as the daemon sees it: a QPU's sensor is the capacity of a JOB consumable on the global host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from qtandem.core import commands
+from qtandem.core.commands import CommandError, Result
+from qtandem.core.errors import QtandemError
+from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
+from qtandem.core.runs import JobId, valid_cluster
+from qtandem.gridengine import complexes, records
+from qtandem.gridengine.records import Record, Row
+
+TIMEOUT_S = 20.0
+IDS_A_CALL = 200
+# The context of a job: why it is held, and the Unix time at which its back-off is over.
+COMMENT, UNTIL = "qtandem", "qtandem_until"
+_UNREACHABLE = (
+    "unable to send message to qmaster", "unable to contact qmaster", "commlib error", "can't connect to service",
+    "got select error", "got send error", "connection refused", "failed receiving gdi request", "error reading answer",
+    "environment variable is not set", "can't get configuration from qmaster", "qmaster is not running",
+)  # fmt: skip
+
+
+class GridEngineSettings(Protocol):
+    """What this manager needs of its section in the configuration.
+
+    `options`: `root` and `cell` are SGE_ROOT and SGE_CELL where they are not Debian's.
+    """
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def bin_dir(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, str]: ...
+
+
+class Client:
+    """Grid Engine's commands: where they are, their environment, and which of their failures mean no answer."""
+
+    def __init__(self, settings: GridEngineSettings) -> None:
+        options = settings.options
+        self._bin_dir = settings.bin_dir
+        self.root = options.get("root") or os.environ.get("SGE_ROOT") or "/var/lib/gridengine"
+        self.cell = options.get("cell") or os.environ.get("SGE_CELL") or "default"
+        self._env = {"SGE_ROOT": self.root, "SGE_CELL": self.cell, "SGE_SINGLE_LINE": "1"}
+
+    def argv(self, program: str, *arguments: str) -> list[str]:
+        return [str(Path(self._bin_dir) / program) if self._bin_dir else program, *arguments]
+
+    async def run(self, program: str, *arguments: str) -> Result:
+        """Raises `manager-unreachable` if Grid Engine gives no answer, `command-failed` if it refuses."""
+        try:
+            return await commands.run(self.argv(program, *arguments), timeout_s=TIMEOUT_S, env=self._env)
+        except CommandError as error:
+            raise understood(error) from error
+
+    def run_sync(self, program: str, *arguments: str) -> Result:
+        try:
+            return commands.run_sync(self.argv(program, *arguments), timeout_s=TIMEOUT_S, env=self._env)
+        except CommandError as error:
+            raise understood(error) from error
+
+
+def understood(error: CommandError) -> QtandemError:
+    """`manager-unreachable` where Grid Engine gave no answer, else the error itself."""
+    said = f"{error.stderr} {error.stdout}".lower()
+    if error.exit is None or any(words in said for words in _UNREACHABLE):
+        return QtandemError("manager-unreachable", error.message, cause=error.cause)
+    return error
+
+
+class GridEngineManager:
+    """Meets `core.managers.Manager`. `natives` maps configured resource names to native names.
+
+    Grid Engine does the arithmetic: what its own jobs use is taken from the capacity that is set here, and the
+    load sensors of the hosts can only lower what is left.
+    """
+
+    name = "gridengine"
+    capabilities = ManagerCapabilities(
+        attempts=False,
+        hooks_on_nodes=True,
+        limits={
+            "attempts": "Grid Engine does not count a job's restarts; the daemon does",
+            "requeue": "not interactive jobs: one whose start is refused is ended by Grid Engine",
+        },
+    )
+
+    def __init__(
+        self, settings: GridEngineSettings, natives: Mapping[str, str], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        if not valid_cluster(settings.cluster):
+            message = f"managers.gridengine.cluster is {settings.cluster!r}, which is no cluster name"
+            raise QtandemError("bad-config", message, remedy="Give the cell a name of letters, digits, - and _.")
+        self.cluster = settings.cluster
+        self._natives = dict(natives)
+        self._names = {native: name for name, native in natives.items()}
+        self._client = Client(settings)
+        self._clock = clock
+        self._writing = asyncio.Lock()
+        self._timers: dict[JobId, asyncio.TimerHandle] = {}
+        self._releases: set[asyncio.Task[None]] = set()
+
+    def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:
+        return {"l": complexes.request((self._natives[grant.resource], grant.slots) for grant in grants)}
+
+    def read_native(self, text: str) -> tuple[Grant, ...]:
+        return complexes.read_request(text, self._names)
+
+    async def publish(self, values: Sequence[SensorValue]) -> Published:
+        """One read, one write of what differs, one read; a complex that is missing is defined first."""
+        async with self._writing:
+            shown, refused = await self._capacities(), ""
+            wrong = {value.native: value.open for value in values if shown.get(value.native) != value.open}
+            if wrong:
+                try:
+                    await self._define(wrong)
+                    text = complexes.request(sorted(wrong.items()))
+                    await self._client.run("qconf", "-mattr", "exechost", "complex_values", text, "global")
+                except CommandError as error:
+                    refused = error.one_line()
+                shown = await self._capacities()
+        confirmed = frozenset(value.native for value in values if shown.get(value.native) == value.open)
+        failed = {
+            value.native: refused or f"{complexes.name(value.native)} is {shown.get(value.native, 'not set')}"
+            for value in values
+            if value.native not in confirmed
+        }
+        return Published(confirmed, failed)
+
+    async def _capacities(self) -> dict[str, int]:
+        said = complexes.attributes((await self._client.run("qconf", "-se", "global")).stdout)
+        pairs = complexes.pairs(said.get("complex_values", ""))
+        found = {key.removeprefix(complexes.PREFIX): complexes.whole(value) for key, value in pairs.items()}
+        return {native: value for native, value in found.items() if value is not None}
+
+    async def _define(self, natives: Iterable[str]) -> None:
+        text = (await self._client.run("qconf", "-sc")).stdout
+        known = complexes.defined(text)
+        missing = [line for key, line in complexes.definitions(natives).items() if key not in known]
+        if not missing:
+            return
+        with tempfile.NamedTemporaryFile("w", suffix=".complexes") as file:
+            file.write(text.rstrip() + "\n" + "\n".join(missing) + "\n")
+            file.flush()
+            await self._client.run("qconf", "-Mc", file.name)
+
+    async def sensors(self) -> dict[str, int]:
+        if not self._natives:
+            return {}
+        names = {complexes.name(native): native for native in self._natives.values()}
+        text = (await self._client.run("qhost", "-F", ",".join(sorted(names)), "-xml")).stdout
+        out: dict[str, int] = {}
+        for value in records.parsed(text).iterfind("host[@name='global']/resourcevalue"):
+            native = names.get(value.get("name", ""))
+            number = complexes.whole(value.text or "")
+            if native is not None and number is not None:
+                out[native] = max(0, number)
+        return out
+
+    async def kick(self, natives: Iterable[str]) -> None:
+        """Have the scheduler run now: its monitoring of the next run is the one thing that starts one."""
+        if any(True for _ in natives):
+            await self._client.run("qconf", "-tsm")
+
+    async def jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job | None]:
+        ours = [job for job in dict.fromkeys(ids) if job.manager == self.name and job.cluster == self.cluster]
+        out: dict[JobId, Job | None] = dict.fromkeys(ids)
+        numbers = [number for number in dict.fromkeys(job.job for job in ours) if number.isdigit()]
+        found = await self._records(numbers)
+        rows = await self._rows(found.values())
+        for job in ours:
+            record = found.get(job.job)
+            if record is not None:
+                out[job] = self._job(job, record, [row for row in rows if row.job == job.job])
+        return out
+
+    async def _records(self, numbers: Sequence[str]) -> dict[str, Record]:
+        found: dict[str, Record] = {}
+        for first in range(0, len(numbers), IDS_A_CALL):
+            chunk = ",".join(numbers[first : first + IDS_A_CALL])
+            found |= records.records((await self._client.run("qstat", "-j", chunk, "-xml")).stdout)
+        return found
+
+    async def _rows(self, found: Iterable[Record]) -> list[Row]:
+        """Lines of the jobs that have begun, and of arrays: hosts and suspension, and which tasks are left."""
+        owners = sorted({record.owner for record in found if record.array or any(record.tasks.values())})
+        if not owners:
+            return []
+        listed = await self._client.run("qstat", "-u", ",".join(owners), "-s", "prs", "-g", "t", "-xml")
+        return records.rows(listed.stdout)
+
+    def _job(self, job: JobId, record: Record, rows: Sequence[Row]) -> Job | None:
+        if job.index is not None and not (record.array and record.has(job.index)):
+            return None
+        wanted = {job.index or 0} if record.array and job.index is not None else None
+        mine = [row for row in rows if wanted is None or row.tasks & wanted]
+        begun = any(status for task, status in record.tasks.items() if job.index is None or task == job.index)
+        state = records.state_of(row.state for row in mine)
+        if not begun and not record.array:
+            state = JobState.PENDING
+        if state is JobState.ENDED and begun:
+            # It went between the two questions.
+            return None
+        if state is JobState.ENDED and record.array:
+            return None
+        started = [row for row in mine if row.host and "q" not in row.state]
+        return Job(
+            id=job,
+            state=state,
+            uid=record.uid,
+            user=record.owner,
+            account=record.project or None,
+            partition=started[0].queue if started else None,
+            nodes=tuple(dict.fromkeys(row.host for row in started)),
+            time_limit_s=records.h_rt(record.requests),
+            can_requeue=not record.interactive,
+            reason=self._reason(record) if state is JobState.PENDING else "",
+            comment=record.context.get(COMMENT, ""),
+            grants=complexes.read_request(",".join(f"{k}={v}" for k, v in record.requests.items()), self._names),
+            eligible_at=self._eligible(record),
+        )
+
+    def _reason(self, record: Record) -> str:
+        """Grid Engine's own words (with schedd_job_info), those about a QPU first."""
+        told = sorted(record.messages, key=lambda message: f":{complexes.PREFIX}" not in message)
+        return told[0] if told else ""
+
+    def _eligible(self, record: Record) -> float | None:
+        until = _number(record.context.get(UNTIL, "")) or record.eligible_at
+        return until or None
+
+    async def pending(self) -> list[Job]:
+        """Also lets go those whose back-off is over, which a restart of the daemon could have forgotten."""
+        if not self._natives:
+            return []
+        listed = (await self._client.run("qstat", "-u", "*", "-s", "p", "-r", "-xml")).stdout
+        numbers = records.asking(listed, map(complexes.name, self._natives.values()))
+        if not numbers:
+            return []
+        found = await self._records(numbers)
+        now = self._clock()
+        for record in found.values():
+            until = _number(record.context.get(UNTIL, ""))
+            if until and until <= now and not self._timed(record.job):
+                await self._let_go(JobId(self.name, self.cluster, record.job))
+        rows = records.rows(listed)
+        ids = [JobId(self.name, self.cluster, number) for number in found]
+        seen = [self._job(job, found[job.job], [row for row in rows if row.job == job.job]) for job in ids]
+        return [job for job in seen if job is not None and job.grants and job.state is JobState.PENDING]
+
+    async def hold(self, job: JobId, comment: str) -> None:
+        """An operator's hold, which its owner cannot lift; the comment goes into the job's context."""
+        found = (await self.jobs([job]))[job]
+        if found is None:
+            return
+        self._forget_timer(job)
+        await self._client.run("qalter", "-h", "o", _target(job))
+        await self._context(job, **{COMMENT: comment, UNTIL: "0"})
+        if found.state is not JobState.PENDING:
+            await self._client.run("qmod", "-rj", _target(job))
+
+    async def delay(self, job: JobId, seconds: float) -> None:
+        """An operator's hold for so long. The end is in the job's context, so that it outlives the daemon."""
+        self._forget_timer(job)
+        if seconds <= 0:
+            await self._let_go(job)
+            return
+        await self._context(job, **{UNTIL: f"{self._clock() + seconds:.0f}"})
+        await self._client.run("qalter", "-h", "o", _target(job))
+        loop = asyncio.get_running_loop()
+        self._timers[job] = loop.call_later(seconds, self._release_later, job)
+
+    def _release_later(self, job: JobId) -> None:
+        self._timers.pop(job, None)
+        task = asyncio.get_running_loop().create_task(self._let_go(job))
+        self._releases.add(task)
+        task.add_done_callback(self._released)
+
+    def _released(self, task: asyncio.Task[None]) -> None:
+        self._releases.discard(task)
+        if not task.cancelled():
+            # Whatever went wrong: `pending` finds the job again.
+            task.exception()
+
+    async def _let_go(self, job: JobId) -> None:
+        try:
+            await self._client.run("qalter", "-h", "O", _target(job))
+            await self._context(job, **{UNTIL: "0"})
+        except CommandError as error:
+            if "do not exist" not in f"{error.stderr} {error.stdout}":
+                raise
+
+    async def _context(self, job: JobId, **values: str) -> None:
+        """Add to the context of the job, which an array's tasks share; a comma would begin the next variable."""
+        text = ",".join(f"{key}={' '.join(value.replace(',', ';').split())}" for key, value in values.items())
+        await self._client.run("qalter", "-ac", text, job.job)
+
+    def _timed(self, number: str) -> bool:
+        return any(job.job == number for job in self._timers)
+
+    def _forget_timer(self, job: JobId) -> None:
+        timer = self._timers.pop(job, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _target(job: JobId) -> str:
+    return job.job if job.index is None else f"{job.job}.{job.index}"
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,292 @@
+"""A Grid Engine cluster of `containers/gridengine`, as the scenarios drive it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from tests.live.cluster import QPUS, Cluster, JobView
+from tests.live.hosts import ROOT, Agent, HostLost, Project, Result, docker
+
+COMPOSE = ROOT / "containers/gridengine/docker-compose.yml"
+COMMON = "/var/lib/gridengine/default/common"
+_ROLES = {"controller": "qmaster", "execution": "execd"}
+SGE = {"SGE_ROOT": "/var/lib/gridengine", "SGE_CELL": "default"}
+# Columns of the accounting file.
+_QUEUE, _HOST, _OWNER, _NUMBER, _START, _FAILED, _EXIT, _TASK = 0, 1, 3, 5, 9, 11, 12, 35
+# `failed`: 25 put back by status 99 of a hook or of the job, 24 moved; what follows is another line of the same job.
+_AGAIN = ("24", "25")
+_FAILED_WORDS = {"100": "cancelled", "19": "node-failure", "22": "node-failure", "21": "node-failure"}
+# The scenarios' words, which are Slurm's: for our own back-off, and for a hold without an end.
+WAITS, BACKED_OFF = "waits for its QPU", "BeginTime"
+
+
+class GridEngineCluster(Cluster):
+    manager = "gridengine"
+    control = "ctl"
+    workers = ("c1", "c2")
+    waits_for_qpu = WAITS
+    cannot: Mapping[str, str] = {
+        "directives": "the scenario's directive is Slurm's; `#$ -l qpu=` has a scenario of its own",
+        "interactive": "the scenario runs srun; qrsh has a scenario of its own",
+        "steps": "Grid Engine has no steps",
+        "kill accounting": "Grid Engine has no accounting daemon",
+        "modify": "the scenario runs scontrol; qalter has a scenario of its own",
+        "node failure": "qmaster waits for a host that is gone, or for an admin's qdel -f",
+    }
+
+    def __init__(self, project: str, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self.project = Project(project, COMPOSE, environment)
+        self.containers: dict[str, str] = {}
+        self._known: set[str] = set()
+
+    def up(self, within: float = 90.0) -> GridEngineCluster:
+        self.project.up()
+        for host in (self.control, *self.workers):
+            self.containers[host] = self.project.container(host)
+            self.agents[host] = Agent(self.containers[host])
+        self.devices = Agent(self.containers[self.control], "qtandem")
+        self._wait_ready(within)
+        return self
+
+    def down(self) -> None:
+        for agent in (*self.agents.values(), *([self.devices] if self.containers else [])):
+            agent.close()
+        self.project.down()
+
+    def _wait_ready(self, within: float) -> None:
+        def ready() -> bool:
+            for host in (self.control, *self.workers):
+                if self.exec(host, ["cluster", "ready"]).status:
+                    return False
+            # A host that reports has a load, and its sensor has spoken.
+            hosts = self.sge(["qhost", "-F", "qpu_east"]).stdout
+            queues = self.sge(["qstat", "-f", "-u", "*"]).stdout
+            up = [line for line in queues.splitlines() if re.match(r"(main|classical)@", line)]
+            return hosts.count("qpu_east=") == 3 and len(up) == 4 and all(len(line.split()) == 5 for line in up)
+
+        self.until(ready, bool, within, "the cluster is ready")
+
+    def sge(self, argv: list[str], host: str = "", user: str = "", **options: Any) -> Result:
+        options["env"] = {**SGE, **(options.get("env") or {})}
+        if not user:
+            argv = ["env", *(f"{key}={value}" for key, value in options.pop("env").items()), *argv]
+        return self.exec(host or self.control, argv, user, **options)
+
+    # ---- jobs
+    def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
+        argv = ["qsub", "-terse", "-j", "y", "-o", f"/home/{user}/job-$JOB_ID.out"]
+        resources = [f"qpu={qpu}"] if qpu else []
+        if options.get("minutes"):
+            resources.append(f"h_rt=0:{options['minutes']}:0")
+        if options.get("nodes"):
+            resources.append(f"hostname={options['nodes']}")
+        if resources:
+            argv += ["-l", ",".join(resources)]
+        if options.get("name"):
+            argv += ["-N", options["name"]]
+        if options.get("partition"):
+            argv += ["-q", options["partition"]]
+        if "requeue" in options:
+            argv += ["-r", "y" if options["requeue"] else "n"]
+        else:
+            argv += ["-r", "y"]
+        if options.get("held"):
+            argv.append("-h")
+        argv += options.get("args", ())
+        text = script if script.startswith("#!") else f"#!/bin/sh\n{script}\n"
+        # What `#!` asks for is Slurm's way; here the shell is an option.
+        interpreter = text.splitlines()[0].removeprefix("#!").strip()
+        if interpreter != "/bin/sh":
+            argv += ["-S", interpreter]
+        host = options.get("host", self.control)
+        timeout = options.get("timeout", 20)
+        return self.sge(argv, host, user, stdin=text, env=options.get("env"), timeout=timeout)
+
+    def submitted(self, result: Result) -> str:
+        return result.stdout.strip().splitlines()[-1].partition(".")[0]
+
+    def jobs(self) -> dict[str, JobView]:
+        listed = self.sge(["qstat", "-u", "*", "-s", "prs", "-xml"], timeout=15).check().stdout
+        over = self._accounted()
+        waiting = self._reasons(listed)
+        views: dict[str, JobView] = {}
+        for job, lines in over.items():
+            last = lines[-1]
+            if last[_FAILED] not in _AGAIN:
+                views[job] = JobView(job, "ended", _outcome(last), restarts=_restarts(lines), nodes=last[_HOST])
+        for element in ElementTree.fromstring(listed).iter("job_list"):
+            job = element.findtext("JB_job_number", "")
+            word = (element.findtext("state") or "").strip()
+            views[job] = JobView(
+                id=job,
+                state=_state(word),
+                reason=_reason(word, waiting.get(job, "")),
+                restarts=_restarts(over.get(job, [])) + (1 if over.get(job) and "q" not in word else 0),
+                nodes=(element.findtext("queue_name") or "").partition("@")[2],
+            )
+        # Deleted while it waited: no line anywhere.
+        for job in self._known - views.keys():
+            views[job] = JobView(job, "ended", "cancelled")
+        self._known |= views.keys()
+        return views
+
+    def _accounted(self) -> dict[str, list[list[str]]]:
+        text = self.exec(self.control, ["cat", f"{COMMON}/accounting"], timeout=15).stdout
+        found: dict[str, list[list[str]]] = {}
+        for line in text.splitlines():
+            fields = line.split(":")
+            if not line.startswith("#") and len(fields) > _TASK:
+                found.setdefault(fields[_NUMBER], []).append(fields)
+        return found
+
+    def _reasons(self, listed: str) -> dict[str, str]:
+        ids = re.findall(r"<job_list state=\"pending\">\s*<JB_job_number>(\d+)<", listed)
+        if not ids:
+            return {}
+        said = self.sge(["qstat", "-j", ",".join(ids), "-xml"], timeout=15).stdout
+        root = ElementTree.fromstring(said)
+        out: dict[str, str] = {}
+        for element in root.iterfind("djob_info/element"):
+            context = {
+                one.findtext("VA_variable"): one.findtext("VA_value")
+                for one in element.iterfind("JB_context/context_list")
+            }
+            if float(context.get("qtandem_until") or 0):
+                out[element.findtext("JB_job_number", "")] = BACKED_OFF
+        for element in root.iterfind("messages/element/SME_message_list/element"):
+            for number in element.iter("ULNG_value"):
+                text = element.findtext("MES_message", "")
+                if out.get(number.text or "") != BACKED_OFF and (number.text not in out or ":qpu_" in text):
+                    out[number.text or ""] = text
+        return out
+
+    def cancel(self, job: str, user: str = "root") -> None:
+        self.sge(["qdel", job], user="" if user == "root" else user, timeout=15).check()
+
+    def requeue(self, job: str) -> None:
+        self.sge(["qmod", "-rj", job], timeout=15).check()
+
+    def expedite(self, job: str) -> None:
+        self.sge(["qalter", "-h", "O", job], timeout=15)
+
+    # ---- sensors
+    def sensors(self) -> dict[str, int]:
+        found = self._global()
+        left = {name: int(float(value)) for name, value in found.items()}
+        if all(gate == 0 for gate in self._gates()):
+            return dict.fromkeys(left, 0)
+        return {name: max(0, value) for name, value in left.items()}
+
+    def _gates(self) -> list[int]:
+        """For each host 1 if its sensor lets jobs of QPUs in, else 0."""
+        text = self.sge(["qhost", "-F", "qpu_north", "-xml"], timeout=10).check().stdout
+        gates = []
+        for host in ElementTree.fromstring(text).iterfind("host"):
+            values = [value for value in host.iterfind("resourcevalue") if value.get("dominance") == "hl"]
+            if host.get("name") != "global":
+                gates.append(0 if any(float(value.text or 0) == 0 for value in values) else 1)
+        return gates
+
+    def _global(self) -> dict[str, str]:
+        names = ",".join(f"qpu_{name}" for name in QPUS)
+        text = self.sge(["qhost", "-F", names, "-xml"], timeout=10).check().stdout
+        values = ElementTree.fromstring(text).iterfind("host[@name='global']/resourcevalue")
+        return {value.get("name", "").removeprefix("qpu_"): value.text or "0" for value in values}
+
+    def in_use(self) -> dict[str, int]:
+        text = self.sge(["qstat", "-u", "*", "-s", "rs", "-r", "-xml"], timeout=15).check().stdout
+        used = dict.fromkeys(QPUS, 0)
+        for element in ElementTree.fromstring(text).iter("job_list"):
+            for request in element.iterfind("hard_request"):
+                name = request.get("name", "").removeprefix("qpu_")
+                if name in used:
+                    used[name] += int(float(request.text or 0))
+        return used
+
+    # ---- daemons and nodes
+    def start(self, daemon: str, host: str = "") -> None:
+        self.exec(self._host(daemon, host), ["cluster", "start", _ROLES.get(daemon, daemon)], timeout=60).check()
+
+    def kill(self, daemon: str, host: str = "") -> None:
+        self.exec(self._host(daemon, host), ["cluster", "kill", _ROLES.get(daemon, daemon)]).check()
+
+    def _host(self, daemon: str, host: str) -> str:
+        return host or (self.workers[0] if daemon in ("execution", "relay") else self.control)
+
+    def lose_node(self, host: str) -> None:
+        docker("kill", self.containers[host])
+
+    def return_node(self, host: str) -> None:
+        docker("start", self.containers[host])
+
+    def heal(self) -> None:
+        for host in (self.control, *self.workers):
+            try:
+                self.exec(host, ["true"], timeout=10)
+            except HostLost:
+                self.return_node(host)
+        for daemon in ("qmaster", "qtandemd", "deadman"):
+            self.start(daemon, self.control)
+        for host in self.workers:
+            for daemon in ("relay", "execd"):
+                self.start(daemon, host)
+        self.open()
+        self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
+        self._wait_ready(60)
+        self.until(self._gates, lambda gates: gates == [1] * len(self.workers), 30, "the load sensors are open")
+        self.wait_sensors(QPUS, 30)
+
+    # ---- evidence
+    def records(self, job: str) -> str:
+        commands = (["qstat", "-j", job], ["qstat", "-j", job, "-xml"], ["qacct", "-j", job], ["qhost", "-F"])
+        return "\n".join(self.sge(command).text for command in commands)
+
+    def collect(self, into: Path) -> None:
+        logs = "/var/spool/gridengine/qmaster/messages /var/spool/gridengine/execd/*/messages /var/log/cluster/*"
+        for host, container in self.containers.items():
+            folder = into / host
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "container.log").write_text(docker("logs", container))
+            try:
+                (folder / "logs.txt").write_text(self.shell(host, f"tail -n +1 {logs} 2>/dev/null; ps -ef").stdout)
+            except HostLost:
+                (folder / "logs.txt").write_text("the host is down\n")
+        try:
+            state = [["qstat", "-f", "-u", "*"], ["qhost", "-F"], ["qconf", "-sconf"], ["qtandem", "leases"]]
+            (into / "state.txt").write_text("\n".join(self.sge(command).text for command in state))
+        except HostLost:
+            pass
+
+
+def _state(word: str) -> str:
+    if "q" in word:
+        return "pending"
+    if "d" in word:
+        return "ending"
+    return "starting" if "t" in word else "running"
+
+
+def _reason(word: str, said: str) -> str:
+    if "q" not in word:
+        return ""
+    if "h" in word:
+        return BACKED_OFF if said == BACKED_OFF else "JobHeld"
+    return WAITS if re.search(r"\bg[cl]:qpu_|hl:qpu_", said) else said
+
+
+def _outcome(fields: list[str]) -> str:
+    failed = fields[_FAILED].split()[0]
+    if failed == "0":
+        return "completed" if fields[_EXIT] == "0" else "failed"
+    return _FAILED_WORDS.get(failed, f"failed {failed}")
+
+
+def _restarts(lines: list[list[str]]) -> int:
+    """Lines before the last, without those of array tasks."""
+    again = [line for line in lines if line[_FAILED] in _AGAIN]
+    return len(again)
