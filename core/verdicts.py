@@ -25,10 +25,14 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """The grants to write into the job; `canonical` is the request as it was understood."""
+    """The grants to write into the job; `canonical` is the request as it was understood.
+
+    `movable`: other resources would do as well, should one of them open earlier.
+    """
 
     grants: tuple[Grant, ...]
     canonical: str
+    movable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +69,17 @@ def submit(
             return None
         request = Request(tuple(Item((grant.resource,), grant.slots) for grant in native))
         native = ()
-    grants = tuple(_grant(item, asker, catalog, situation) for item in catalog.expanded(request).items)
+    items = catalog.expanded(request).items
+    grants = tuple(_grant(item, asker, catalog, situation) for item in items)
     names = [grant.resource for grant in grants]
     if len(set(names)) < len(names):
         raise QtandemError("bad-request", f"{request} comes to the same QPU twice", remedy="Ask for slots: name:2.")
     if native and set(native) != set(grants):
         asked = ", ".join(f"{grant.resource}:{grant.slots}" for grant in native)
-        raise QtandemError("ambiguous", f"--qpu={request} and the licences {asked} do not mean the same")
-    return Admit(grants, str(request))
+        message = f"--qpu={request} and {asked}, which the job asks for too, do not mean the same"
+        raise QtandemError("ambiguous", message, remedy=f"Write --qpu={request} alone.")
+    movable = not native and any(len(catalog.candidates(item)) > 1 for item in items)
+    return Admit(grants, str(request), movable)
 
 
 def start(grants: Sequence[Grant], asker: Asker, catalog: Catalog) -> None:
@@ -148,7 +155,7 @@ def _grant(item: Item, asker: Asker, catalog: Catalog, situation: Situation) -> 
         else:
             fitting.append(resource)
     if not fitting:
-        raise _best_refusal(item, refusals)
+        raise _best_refusal(item, refusals, asker, catalog)
     return Grant(_choose(fitting, item, situation).name, item.slots)
 
 
@@ -178,7 +185,7 @@ def _never(resource: Resource, item: Item, asker: Asker) -> QtandemError | None:
         return QtandemError("not-allowed", f"{who} may not use {resource.name}")
     if item.slots > resource.slots:
         message = f"{item.slots} slots of {resource.name} are asked for; it has {resource.slots}"
-        return QtandemError("too-many-slots", message, remedy=f"Ask for {resource.name}:{resource.slots} at most.")
+        return QtandemError("too-many-slots", message, remedy=f"Write --qpu={resource.name}:{resource.slots} at most.")
     place = resource.reach.blocks(asker.partitions, asker.nodes)
     if place:
         allowed = ", ".join(sorted(resource.reach.partitions)) or ", ".join(sorted(resource.reach.nodes))
@@ -191,7 +198,9 @@ def _unfit(resource: Resource, item: Item, situation: Situation) -> QtandemError
     for constraint in item.constraints:
         if constraint.met_by(_value(resource, constraint, situation)) is False and not _passing(constraint):
             have = _value(resource, constraint, situation)
-            return QtandemError("impossible", f"{resource.name} has {constraint.key} {have}, not {constraint}")
+            remedy = f"Write --qpu={resource.name}:{constraint.key}={have} or less." if constraint.op == ">=" else None
+            message = f"{resource.name} has {constraint.key} {have}, not {constraint}"
+            return QtandemError("impossible", message, remedy=remedy)
     return None
 
 
@@ -215,14 +224,30 @@ def _value(resource: Resource, constraint: Constraint, situation: Situation) -> 
     return value
 
 
-def _best_refusal(item: Item, refusals: Sequence[QtandemError]) -> QtandemError:
+def _best_refusal(item: Item, refusals: Sequence[QtandemError], asker: Asker, catalog: Catalog) -> QtandemError:
     """One refusal for a single candidate; for several, all reasons in one message."""
     if len(refusals) == 1:
-        return refusals[0]
+        only = refusals[0]
+        if only.code == "not-allowed":
+            return QtandemError(only.code, only.message, remedy=_others(item, asker, catalog))
+        return only
     if not refusals:
         return QtandemError("unknown-resource", f"No QPU is configured that {item} could mean")
     codes = {refusal.code for refusal in refusals}
+    remedy = _others(item, asker, catalog)
     reasons = "; ".join(refusal.message for refusal in refusals[:6])
     more = f"; and {len(refusals) - 6} more" if len(refusals) > 6 else ""
     code = codes.pop() if len(codes) == 1 else "impossible"
-    return QtandemError(code, f"None of the choices for {item} will do: {reasons}{more}")
+    return QtandemError(code, f"None of the choices for {item} will do: {reasons}{more}", remedy=remedy)
+
+
+def _others(item: Item, asker: Asker, catalog: Catalog) -> str | None:
+    """What this asker could write instead: resources that would take as many slots from the same place."""
+    fit = [
+        each.name for each in catalog.resources.values() if _never(each, Item((each.name,), item.slots), asker) is None
+    ]
+    if not fit:
+        return None
+    slots = "" if item.slots == 1 else f":{item.slots}"
+    more = ", …" if len(fit) > 4 else ""
+    return f"Relax it, for example --qpu={fit[0]}{slots}; you may use {', '.join(fit[:4])}{more}."

@@ -56,10 +56,15 @@ class SubmitCall(Call):
 
 
 class SubmitAnswer(Answer):
-    """`none`: the job asks for no QPU. `native` holds the attributes to write into the job."""
+    """`none`: the job asks for no QPU. `native` holds the attributes to write into the job.
+
+    `choices` is the request where other resources would do as well: a hook keeps it with the job, where no user
+    can write, so that a pending job can be moved.
+    """
 
     verdict: Literal["admit", "reject", "none"]
     request: str = ""
+    choices: str = ""
     native: dict[str, str] = Field(default_factory=dict)
     code: str = ""
     message: str = ""

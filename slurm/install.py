@@ -30,6 +30,7 @@ HEADERS = (Path("/usr/include"), Path("/usr/local/include"))
 # File name, language of its constants, mode.
 HOOK_FILES: tuple[tuple[str, str, int], ...] = (
     ("qtandem.lua", "lua", 0o644),
+    ("qtandem_forms.lua", "lua", 0o644),
     ("qtandem_slurm.py", "python", 0o644),
     ("prolog_slurmctld", "sh", 0o755),
     ("epilog_slurmctld", "sh", 0o755),

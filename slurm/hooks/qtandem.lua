@@ -13,18 +13,20 @@
 local CLUSTER = ""
 local SERVER = "qtandem"
 local SOCKET = "/run/qtandem/qtandem.sock"
-local NAMES = "/run/qtandem/names"
 local DEADLINE_MS = 40
 local TRUSTED_UIDS = {"0"}
+local HOOKS = "/usr/libexec/qtandem/slurm"
 -- qtandem:end
 
 local OPTION = "_SLURM_SPANK_OPTION_qpu_qpu="
+local CHOICES = "qtandem:choices="
 local MAX_ANSWER = 65536
 local MAX_HEADERS = 64
 local INVALID_LICENSES = 2048
 local ACCESS_DENIED = 2002
 
 local M = {}
+local forms = dofile(HOOKS .. "/qtandem_forms.lua")
 
 local function plain(value)
   return type(value) == "number" and string.format("%.0f", value) or tostring(value)
@@ -141,18 +143,6 @@ local function ask(fields)
   return answer
 end
 
--- Our licences and the others of a licence text, each as a list; `choice` where any are joined by "|".
-local function split_licenses(text)
-  local ours, others = {}, {}
-  for entry in (text or ""):gmatch("[^,;|]+") do
-    entry = entry:gsub("^%s+", ""):gsub("%s+$", "")
-    local server = entry:match("@([^:=@(]+)")
-    local list = server == SERVER and ours or others
-    list[#list + 1] = entry
-  end
-  return ours, others, (text or ""):find("|", 1, true) ~= nil
-end
-
 -- The value of --qpu, nil if it was not given; a second element where two values disagree.
 local function request_of(job)
   local found, other
@@ -190,24 +180,6 @@ local function refuse_later(reason)
   return refuse("The QPU service does not answer now, so this job cannot be taken. Try again shortly.", "later")
 end
 
--- The native name behind one plain name, from the list that the daemon leaves for this case.
-local function known_native(name)
-  local file = io.open(NAMES, "r")
-  if not file then
-    return nil
-  end
-  local native
-  for line in file:lines() do
-    local known, known_native_name = line:match("^([^\t]+)\t([%w_]+)")
-    if known == name or known_native_name == name then
-      native = known_native_name
-      break
-    end
-  end
-  file:close()
-  return native
-end
-
 local function joined(others, ours)
   local all = {}
   for _, entry in ipairs(others) do
@@ -232,6 +204,19 @@ local function write_native(job, answer, others)
   end
 end
 
+-- A request that other QPUs could serve too goes along in the administrator's comment, which no user can write:
+-- while the job is pending, the daemon moves it to a QPU that opens earlier.
+local function write_choices(job, answer)
+  local present = type(job.admin_comment) == "string" and job.admin_comment or ""
+  local kept = present:gsub(" ?|? ?" .. CHOICES .. "%S*", "")
+  if answer.choices and answer.choices ~= "" then
+    local note = CHOICES .. encode(answer.choices) .. ";pinned=" .. answer["native.licenses"]
+    job.admin_comment = kept == "" and note or kept .. " | " .. note
+  elseif kept ~= present then
+    job.admin_comment = kept
+  end
+end
+
 local function verdict_of(answer)
   if answer.verdict == "admit" and answer["native.licenses"] then
     return "admit"
@@ -248,8 +233,9 @@ end
 
 local function submit(job, part_list, uid)
   local request, second = request_of(job)
-  local ours, others, choice = split_licenses(job.licenses)
-  if #ours == 0 and (not request or follower(job)) then
+  local ours, others, choice = forms.split_licenses(job.licenses)
+  local gres = forms.split_gres(job)
+  if #ours == 0 and not gres and (not request or follower(job)) then
     return slurm.SUCCESS
   end
   if second then
@@ -257,6 +243,16 @@ local function submit(job, part_list, uid)
   end
   if choice then
     return refuse("A QPU cannot be combined with a choice of licences (|). Write the choice as --qpu=a/b.")
+  end
+  if follower(job) then
+    if gres then
+      return refuse("Only the first component of a heterogeneous job can have a QPU. Write --qpu=NAME in the first.")
+    end
+    request = nil
+  end
+  local asked, native, fault = forms.read(job, request, ours, gres)
+  if fault then
+    return refuse(fault)
   end
   local answer, reason = ask({
     manager = "slurm",
@@ -266,23 +262,31 @@ local function submit(job, part_list, uid)
     account = job.account or job.default_account,
     partition = job.partition or default_partition(part_list),
     nodes = job.req_nodes,
-    request = request,
-    native = table.concat(ours, ","),
+    request = asked,
+    native = native,
   })
   if not answer then
-    local native = request and #ours == 0 and known_native(request)
-    if not native then
+    local known = asked and native == "" and forms.native(asked)
+    if not known then
       return refuse_later(reason)
     end
-    slurm.log_info("qtandem: %s", "qtandemd did not answer (" .. tostring(reason) .. "); took " .. native .. " by name")
-    slurm.log_user("%s", "The QPU service does not answer now; the job waits for " .. request .. " until it does.")
-    job.licenses = joined(others, native .. "@" .. SERVER .. ":1")
+    slurm.log_info("qtandem: %s", "qtandemd did not answer (" .. tostring(reason) .. "); took " .. known .. " by name")
+    slurm.log_user("%s", "The QPU service does not answer now; the job waits for " .. asked .. " until it does.")
+    job.licenses = joined(others, known .. "@" .. SERVER .. ":1")
+    forms.move_gres(job, gres)
+    write_choices(job, {})
     return slurm.SUCCESS
   end
-  if verdict_of(answer) ~= "admit" then
+  local verdict = verdict_of(answer)
+  if verdict == "none" and asked == nil and forms.shared then
+    return slurm.SUCCESS
+  end
+  if verdict ~= "admit" then
     return refuse(answer.message or "The QPU request is refused.", answer.code)
   end
   write_native(job, answer, others)
+  write_choices(job, answer)
+  forms.move_gres(job, gres)
   if answer.message and answer.message ~= "" then
     slurm.log_user("%s", answer.message)
   end
@@ -311,13 +315,19 @@ end
 -- running job holds.
 local function modify(job, record, part_list, uid)
   local moved = job.partition or job.account or job.req_nodes
-  if (job.licenses == nil and not moved) or trusted(uid) then
+  if plain(uid) == "0" then
     return slurm.SUCCESS
   end
-  local had = split_licenses(record.licenses)
+  if forms.split_gres(job) then
+    return refuse("The QPU of a job cannot be changed by its generic resources. Write licenses=NAME@" .. SERVER .. ":1.")
+  end
+  if job.licenses == nil and (not moved or trusted(uid)) then
+    return slurm.SUCCESS
+  end
+  local had = forms.split_licenses(record.licenses)
   local ours, others, choice = had, {}, false
   if job.licenses ~= nil then
-    ours, others, choice = split_licenses(job.licenses)
+    ours, others, choice = forms.split_licenses(job.licenses)
   end
   local same = sorted(had) == sorted(ours)
   if (#had == 0 and #ours == 0) or (same and not moved) then
@@ -326,7 +336,7 @@ local function modify(job, record, part_list, uid)
   if not same and record.job_state ~= nil and record.job_state % 256 ~= 0 then
     return refuse("The QPU licences of a job cannot be changed once it has started.")
   end
-  if #ours == 0 then
+  if #ours == 0 or trusted(uid) then
     return slurm.SUCCESS
   end
   if choice then
@@ -371,11 +381,11 @@ local function guarded(name, call, asks, ...)
 end
 
 local function submit_asks(job)
-  return request_of(job) ~= nil or #(split_licenses(job.licenses)) > 0
+  return request_of(job) ~= nil or #(forms.split_licenses(job.licenses)) > 0 or forms.split_gres(job) ~= nil
 end
 
 local function modify_asks(job, record)
-  return #(split_licenses(job.licenses)) > 0 or #(split_licenses(record.licenses)) > 0
+  return submit_asks(job) or #(forms.split_licenses(record.licenses)) > 0
 end
 
 function M.submit(job, part_list, uid)

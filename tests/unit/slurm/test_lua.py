@@ -60,6 +60,9 @@ local function quoted(text)
 end
 print("code", code)
 print("licenses", quoted(JOB.licenses or ""))
+print("admin_comment", quoted(JOB.admin_comment or ""))
+print("gres", quoted(JOB.tres_per_node or ""))
+print("per_task", quoted(JOB.tres_per_task or ""))
 print("said", quoted(table.concat(said, "\\n")))
 print("sent", quoted(sent))
 print("touched", touched)
@@ -83,15 +86,16 @@ def lua(value: Any) -> str:
 class Hook:
     """Calls of the hook; `names` is the list that the daemon left."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, server: str = "qtandem") -> None:
         self.folder = folder
         self.names = folder / "names"
         self.path = folder / "qtandem.lua"
         values = {
-            "CLUSTER": "lab", "SERVER": "qtandem", "SOCKET": "/run/q.sock", "NAMES": str(self.names),
-            "DEADLINE_MS": 40, "TRUSTED_UIDS": ["0", "64030"],
+            "CLUSTER": "lab", "SOCKET": "/run/q.sock", "NAMES": str(self.names),
+            "DEADLINE_MS": 40, "TRUSTED_UIDS": ["0", "64030"], "HOOKS": str(folder), "SERVER": server,
         }  # fmt: skip
-        self.path.write_text(with_constants((HOOKS / "qtandem.lua").read_text(), values, "lua"))
+        for name in ("qtandem.lua", "qtandem_forms.lua"):
+            (folder / name).write_text(with_constants((HOOKS / name).read_text(), values, "lua"))
 
     def __call__(
         self,
@@ -122,6 +126,8 @@ class Hook:
             "code": int(raw["code"]),
             "licenses": unquote(raw["licenses"]),
             "said": unquote(raw["said"]),
+            "note": unquote(raw["admin_comment"]),
+            "gres": unquote(raw["gres"]) + unquote(raw["per_task"]),
             "touched": int(raw["touched"]),
             "call": decode_text(sent.partition("\r\n\r\n")[2]),
             "head": sent.partition("\r\n\r\n")[0],
@@ -284,3 +290,94 @@ def test_root_and_the_service_users_need_no_verdict(hook: Hook) -> None:
     for uid in (0, 64030):
         result = hook({"licenses": "garnet@qtandem:2"}, record=OWN, uid=uid)
         assert (result["code"], result["touched"]) == (SUCCESS, 0)
+
+
+@pytest.mark.parametrize(
+    ("job", "request_text", "native", "left"),
+    [
+        ({"tres_per_node": "gres/qpu:fez"}, "fez", None, ""),
+        ({"tres_per_node": "gres/qpu:fez:1"}, "fez", None, ""),
+        ({"tres_per_node": "gres/gpu:2,gres/qpu:fez:2"}, "fez:2", None, "gres/gpu:2"),
+        ({"tres_per_node": "gres/qpu:fez,gres/qpu:ibm-x.2"}, "fez+ibm-x.2", None, ""),
+        ({"tres_per_node": "gres:qpu:fez"}, "fez", None, ""),
+        (asking("fez", tres_per_node="gres/qpu:1"), "fez", None, ""),
+        (asking("fez/x", tres_per_node="gres/qpu"), "fez/x", None, ""),
+        (asking("fez:2", tres_per_node="gres/qpu:2"), "fez:2", None, ""),
+        (asking("fez", tres_per_node="gres/qpu:fez"), "fez", "fez@qtandem:1", ""),
+        ({"tres_per_node": "gres/qpu:fez", "licenses": "fez@qtandem"}, "fez", "fez@qtandem", ""),
+        ({"tres_per_node": "gres/qpu:1", "licenses": "fez@qtandem"}, None, "fez@qtandem", ""),
+    ],
+)
+def test_generic_resources_are_moved_to_the_licence(
+    hook: Hook, job: dict[str, Any], request_text: str | None, native: str | None, left: str
+) -> None:
+    result = hook(job, ADMIT)
+    assert (result["code"], result["licenses"], result["gres"]) == (SUCCESS, "fez@qtandem:1", left)
+    assert (result["call"].get("request"), result["call"].get("native")) == (request_text, native)
+
+
+def test_a_gpu_is_not_ours(hook: Hook) -> None:
+    for gres in ("gres/gpu:1", "gres/qpux:1", "gres/gpu:qpu:1", "license/qpu:1"):
+        result = hook({"tres_per_node": gres}, ADMIT)
+        assert (result["code"], result["touched"], result["gres"]) == (SUCCESS, 0, gres)
+
+
+@pytest.mark.parametrize(
+    ("job", "word"),
+    [
+        ({"tres_per_node": "gres/qpu:1"}, "--qpu=NAME"),
+        ({"tres_per_node": "gres/qpu"}, "--qpu=NAME"),
+        (asking("fez", tres_per_node="gres/qpu:2"), "--qpu=fez:2"),
+        (asking("fez:3", tres_per_node="gres/qpu:2"), "--qpu=fez:2"),
+        (asking("fez", tres_per_node="gres/qpu:fez", licenses="fez@qtandem"), "--qpu=fez alone"),
+        ({"tres_per_node": "gres/qpu:1,gres/qpu:fez:1"}, "--qpu=fez"),
+        ({"tres_per_node": "gres/qpu:a/b"}, "--qpu=a/b"),
+        ({"tres_per_node": "gres/qpu:any:qubits=5:1"}, "--qpu=any:qubits=5"),
+        ({"tres_per_task": "gres/qpu:fez:1"}, "--qpu=fez"),
+    ],
+)
+def test_generic_resources_that_cannot_be_meant_are_refused(hook: Hook, job: dict[str, Any], word: str) -> None:
+    result = hook(job, ADMIT)
+    assert (result["code"], result["touched"], result["licenses"]) == (INVALID, 0, job.get("licenses", ""))
+    assert word in result["said"]
+
+
+def test_a_batch_job_may_ask_per_task_and_its_steps_do_not_ask_again(hook: Hook) -> None:
+    job = {"tres_per_task": "gres/qpu:fez:1", "script": "#!/bin/sh", "environment": {"SLURM_TRES_PER_TASK": "x"}}
+    result = hook(job, ADMIT)
+    assert (result["code"], result["licenses"], result["gres"]) == (SUCCESS, "fez@qtandem:1", "")
+
+
+def test_choices_go_along_where_no_user_can_write(hook: Hook) -> None:
+    admit = {**ADMIT, "choices": "fez/ibm-x"}
+    note = "qtandem:choices=fez%2Fibm-x;pinned=fez@qtandem:1"
+    assert hook(asking("fez/ibm-x"), admit)["note"] == note
+    assert hook(asking("fez/ibm-x", admin_comment="the site's"), admit)["note"] == f"the site's | {note}"
+    assert hook(asking("fez/ibm-x", admin_comment=f"the site's | {note}x"), admit)["note"] == f"the site's | {note}"
+    assert hook(asking("fez", admin_comment="qtandem:choices=any;pinned=x"), ADMIT)["note"] == ""
+
+
+def test_on_a_server_of_the_site_only_our_names_are_qpus(tmp_path: Path) -> None:
+    hook = Hook(tmp_path, server="slurmdb")
+    hook.names.write_text("ibm-x\tibm_x\t1\nfez\tfez\t1\n")
+    admit = {"verdict": "admit", "native": {"licenses": "fez@slurmdb:1"}}
+    other = hook({"licenses": "matlab@slurmdb:2"}, admit)
+    assert (other["code"], other["touched"], other["licenses"]) == (SUCCESS, 0, "matlab@slurmdb:2")
+    both = hook({"licenses": "matlab@slurmdb:2,fez@slurmdb"}, admit)
+    assert (both["licenses"], both["call"]["native"]) == ("matlab@slurmdb:2,fez@slurmdb:1", "fez@slurmdb")
+    hook.names.unlink()
+    asked = hook({"licenses": "matlab@slurmdb:2"}, {"verdict": "none"})
+    assert (asked["code"], asked["licenses"]) == (SUCCESS, "matlab@slurmdb:2")
+
+
+def test_the_daemon_moves_pending_jobs_only(hook: Hook) -> None:
+    moved = hook({"licenses": "garnet@qtandem:1"}, record=OWN, uid=64030)
+    assert (moved["code"], moved["touched"]) == (SUCCESS, 0)
+    late = hook({"licenses": "garnet@qtandem:1"}, record={**OWN, "job_state": 1}, uid=64030)
+    assert (late["code"], late["touched"]) == (INVALID, 0)
+
+
+def test_generic_resources_cannot_be_given_to_a_waiting_job(hook: Hook) -> None:
+    result = hook({"tres_per_node": "gres/qpu:garnet:1"}, record=OWN)
+    assert result["code"] == INVALID
+    assert "licenses=" in result["said"]
