@@ -233,12 +233,16 @@ class UsageRow(Answer):
 
 
 class Health(Answer):
-    """`healthy` means that sensors are kept current; the dead-man closes them when it stays false."""
+    """`healthy` means that all managers' sensors are kept current.
+
+    `silent` are the managers whose sensors are not: their dead-man closes them when that lasts.
+    """
 
     healthy: bool
     version: str
     at: float
     publishers: dict[str, str] = Field(default_factory=dict)
+    silent: list[str] = Field(default_factory=list)
     workers: int = 0
     leases_open: int = 0
     problems: list[str] = Field(default_factory=list)

@@ -95,7 +95,7 @@ def task_answer(task: Task) -> TaskAnswer:
 
 
 def health(context: Context) -> Health:
-    """Healthy while at least one manager's sensors can be written (or there is no manager).
+    """Healthy while every manager's sensors can be written (or there is no manager).
 
     A publisher that does not come to an end is as dead as one whose manager does not answer.
 
@@ -108,7 +108,8 @@ def health(context: Context) -> Health:
     dead = stuck | {name for name, publisher in publishers.items() if publisher.health.error}
     problems = [*context.problems, *(f"{count} faults in {loop}" for loop, count in steady.faults.items())]
     return Health(
-        healthy=not publishers or len(dead) < len(publishers),
+        healthy=not dead,
+        silent=sorted(dead),
         version=VERSION,
         at=now,
         publishers={

@@ -87,7 +87,7 @@ class DeadMan:
     async def step(self) -> float:
         """Look once, and close if it must be; returns the seconds until the next look makes sense."""
         before, now = self.watch, self.monotonic()
-        self._remember(before.look(read_beat(self.runtime_dir), now))
+        self._remember(before.look(read_beat(self.runtime_dir, self.name), now))
         if self.watch.at != before.at:
             self._open, self._tries = None, 0
             if before.closed:

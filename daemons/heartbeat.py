@@ -1,8 +1,8 @@
-"""The two files in the runtime directory that must speak when the daemon cannot: names and heartbeat.
+"""The files in the runtime directory that must speak when the daemon cannot: names, and a heartbeat a manager.
 
-`names` has one `NAME<TAB>NATIVE<TAB>SLOTS` a line; submit hooks fall back to it. `heartbeat` is JSON
-`{"at": ..., "healthy": ...}`; the dead-man watches it. `at` is the daemon's own time of its last health and is
-only ever compared with an earlier `at`, so clocks need not agree. The file's mtime is when this host last
+`names` has one `NAME<TAB>NATIVE<TAB>SLOTS` a line; submit hooks fall back to it. `heartbeat.MANAGER` is JSON
+`{"at": ..., "healthy": ...}`; that manager's dead-man watches it. `at` is the daemon's own time of its last health
+and is only ever compared with an earlier `at`, so clocks need not agree. The file's mtime is when this host last
 learnt of a new healthy `at`: it does not move while the daemon answers but stands still.
 """
 
@@ -74,18 +74,25 @@ def write_names(runtime_dir: Path, text: str) -> None:
     write_atomic(path, text.encode())
 
 
-def read_beat(runtime_dir: Path) -> Beat | None:
-    """The last beat; None when there is none that can be read."""
+def beat_file(runtime_dir: Path, manager: str) -> Path:
+    """Raises `bad-request` for what cannot be a manager's name: it came over the network."""
+    if not (manager.isascii() and manager.isalpha()):
+        raise QtandemError("bad-request", f"{manager[:80]!r} is not a manager")
+    return runtime_dir / f"{HEARTBEAT}.{manager}"
+
+
+def read_beat(runtime_dir: Path, manager: str) -> Beat | None:
+    """The manager's last beat; None when there is none that can be read."""
     try:
-        body = json.loads((runtime_dir / HEARTBEAT).read_bytes())
+        body = json.loads(beat_file(runtime_dir, manager).read_bytes())
         return Beat(float(body["at"]), body["healthy"] is True)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
-def write_beat(runtime_dir: Path, beat: Beat) -> bool:
+def write_beat(runtime_dir: Path, manager: str, beat: Beat) -> bool:
     """Mirror a beat; True if it is a new healthy one. Everything else leaves the file's mtime as it was."""
-    path, last = runtime_dir / HEARTBEAT, read_beat(runtime_dir)
+    path, last = beat_file(runtime_dir, manager), read_beat(runtime_dir, manager)
     if beat.healthy and (last is None or beat.at != last.at):
         write_atomic(path, _encode(beat))
         return True
@@ -114,7 +121,8 @@ async def mirror(
     while not stop.is_set():
         try:
             state = await health()
-            write_beat(runtime_dir, Beat(state.at, state.healthy))
+            for manager in state.publishers:
+                write_beat(runtime_dir, manager, Beat(state.at, manager not in state.silent))
             if round_number % NAMES_EVERY == 0:
                 write_names(runtime_dir, await names())
             round_number += 1

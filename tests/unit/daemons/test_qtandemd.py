@@ -85,7 +85,7 @@ def test_submit_start_task_result_end(qtandemd: Qtandemd, tmp_path: Path) -> Non
     assert daemon.get("leases")["leases"] == []
     assert sessions(SimulatedDevice(tmp_path / "sim")) == []
     assert (qtandemd.folder / "run" / "names").read_text() == "sim\tsim\t2\n"
-    assert json.loads((qtandemd.folder / "run" / "heartbeat").read_text())["healthy"] is True
+    assert json.loads((qtandemd.folder / "run" / "heartbeat.local").read_text())["healthy"] is True
     until(lambda: (qtandemd.folder / "qtandem.prom").exists())
     assert qtandemd.stop() == 0
 

@@ -105,7 +105,9 @@ def application(daemon: Daemon, nodes: Nodes) -> web.Application:
             await daemon.release.wait()
         if daemon.ticks:
             daemon.health_at += 1.0
-        return web.json_response({"healthy": daemon.healthy, "version": "0", "at": daemon.health_at})
+        silent = [] if daemon.healthy else ["slurm"]
+        body = {"healthy": daemon.healthy, "version": "0", "at": daemon.health_at, "publishers": {"slurm": ""}}
+        return web.json_response({**body, "silent": silent})
 
     async def names(request: web.Request) -> web.Response:
         return web.Response(text=daemon.names)

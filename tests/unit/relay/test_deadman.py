@@ -20,7 +20,7 @@ from qtandem.core.settings import Settings
 from qtandem.daemons import deadman as module
 from qtandem.daemons import registry
 from qtandem.daemons.deadman import RETRY_MAX_S, DeadMan, Target, find_target, watch_forever
-from qtandem.daemons.heartbeat import HEARTBEAT, Beat, write_beat, write_names
+from qtandem.daemons.heartbeat import Beat, write_beat, write_names
 from qtandem.daemons.notify import Notifier
 
 LIMIT = 30.0
@@ -62,7 +62,7 @@ class World:
         )
 
     def beat(self, at: float, healthy: bool = True) -> None:
-        write_beat(self.runtime_dir, Beat(at, healthy))
+        write_beat(self.runtime_dir, "slurm", Beat(at, healthy))
 
     async def after(self, deadman: DeadMan, seconds: float) -> float:
         self.now += seconds
@@ -183,7 +183,7 @@ async def test_a_clock_jump_closes_nothing(world, jump_s):
     world.beat(1.7e9)
     deadman = world.deadman()
     await deadman.step()
-    file = world.runtime_dir / HEARTBEAT
+    file = world.runtime_dir / "heartbeat.slurm"
     os.utime(file, (file.stat().st_mtime + jump_s,) * 2)
     await world.after(deadman, 5)
     world.beat(1.7e9 + jump_s)
@@ -198,7 +198,7 @@ async def test_touching_the_file_without_a_new_beat_keeps_nothing_open(world):
     deadman = world.deadman()
     await deadman.step()
     for _ in range(8):
-        os.utime(world.runtime_dir / HEARTBEAT)
+        os.utime(world.runtime_dir / "heartbeat.slurm")
         await world.after(deadman, 5)
     assert len(world.manager.calls) == 1
 

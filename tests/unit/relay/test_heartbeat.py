@@ -10,7 +10,6 @@ import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.daemons.heartbeat import (
-    HEARTBEAT,
     NAMES,
     Beat,
     NameRow,
@@ -25,11 +24,11 @@ TEXT = "ibm_fez\tibm_fez\t2\nmy-qpu\tmy_qpu\t1\n"
 
 
 def age_mark(runtime_dir) -> int:
-    return (runtime_dir / HEARTBEAT).stat().st_mtime_ns
+    return (runtime_dir / "heartbeat.slurm").stat().st_mtime_ns
 
 
 def aged(runtime_dir) -> int:
-    os.utime(runtime_dir / HEARTBEAT, ns=(10**18, 10**18))
+    os.utime(runtime_dir / "heartbeat.slurm", ns=(10**18, 10**18))
     return 10**18
 
 
@@ -68,63 +67,77 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path):
 
 
 def test_a_beat_is_json_for_everybody(tmp_path):
-    assert write_beat(tmp_path, Beat(12.5, True))
-    assert json.loads((tmp_path / HEARTBEAT).read_text()) == {"at": 12.5, "healthy": True}
-    assert (tmp_path / HEARTBEAT).stat().st_mode & 0o777 == 0o644
+    assert write_beat(tmp_path, "slurm", Beat(12.5, True))
+    assert json.loads((tmp_path / "heartbeat.slurm").read_text()) == {"at": 12.5, "healthy": True}
+    assert (tmp_path / "heartbeat.slurm").stat().st_mode & 0o777 == 0o644
 
 
 def test_a_daemon_that_stands_still_does_not_beat(tmp_path):
-    write_beat(tmp_path, Beat(1.0, True))
+    write_beat(tmp_path, "slurm", Beat(1.0, True))
     mark = aged(tmp_path)
-    assert not write_beat(tmp_path, Beat(1.0, True))
+    assert not write_beat(tmp_path, "slurm", Beat(1.0, True))
     assert age_mark(tmp_path) == mark
-    assert write_beat(tmp_path, Beat(2.0, True))
+    assert write_beat(tmp_path, "slurm", Beat(2.0, True))
     assert age_mark(tmp_path) != mark
 
 
 def test_a_sick_daemon_shows_but_does_not_beat(tmp_path):
-    write_beat(tmp_path, Beat(1.0, True))
+    write_beat(tmp_path, "slurm", Beat(1.0, True))
     mark = aged(tmp_path)
     for at in (2.0, 3.0):
-        assert not write_beat(tmp_path, Beat(at, False))
+        assert not write_beat(tmp_path, "slurm", Beat(at, False))
     assert age_mark(tmp_path) == mark
-    assert read_beat(tmp_path) == Beat(1.0, False)
+    assert read_beat(tmp_path, "slurm") == Beat(1.0, False)
 
 
 def test_a_sick_daemon_makes_no_first_beat(tmp_path):
-    assert not write_beat(tmp_path, Beat(1.0, False))
-    assert read_beat(tmp_path) is None
+    assert not write_beat(tmp_path, "slurm", Beat(1.0, False))
+    assert read_beat(tmp_path, "slurm") is None
 
 
 def test_a_daemon_whose_clock_went_back_still_beats(tmp_path):
-    write_beat(tmp_path, Beat(1000.0, True))
-    assert write_beat(tmp_path, Beat(10.0, True))
+    write_beat(tmp_path, "slurm", Beat(1000.0, True))
+    assert write_beat(tmp_path, "slurm", Beat(10.0, True))
+
+
+@pytest.mark.parametrize("manager", ["", "../x", "a/b", "a.b", "é"])
+def test_what_is_no_managers_name_writes_no_file(tmp_path, manager):
+    with pytest.raises(QtandemError, match="not a manager"):
+        write_beat(tmp_path, manager, Beat(1.0, True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_managers_silence_is_not_the_others(tmp_path):
+    write_beat(tmp_path, "slurm", Beat(1.0, True))
+    write_beat(tmp_path, "gridengine", Beat(1.0, False))
+    assert read_beat(tmp_path, "gridengine") is None
+    assert read_beat(tmp_path, "slurm") == Beat(1.0, True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"at": "x", "healthy": true}', '{"at": 1}'])
 def test_a_damaged_heartbeat_is_none(tmp_path, text):
-    (tmp_path / HEARTBEAT).write_text(text)
-    assert read_beat(tmp_path) is None
+    (tmp_path / "heartbeat.slurm").write_text(text)
+    assert read_beat(tmp_path, "slurm") is None
 
 
 async def test_the_relay_mirrors_names_and_heartbeat(start_relay, daemon, node):
     running = await start_relay(daemon.server, node, mirror=True)
     await until(lambda: (running.runtime_dir / NAMES).exists())
     assert (running.runtime_dir / NAMES).read_text() == daemon.names
-    first = read_beat(running.runtime_dir)
-    await until(lambda: read_beat(running.runtime_dir).at > first.at)
+    first = read_beat(running.runtime_dir, "slurm")
+    await until(lambda: read_beat(running.runtime_dir, "slurm").at > first.at)
 
 
 async def test_a_reachable_daemon_that_is_not_well_does_not_beat_here(start_relay, daemon, node):
     running = await start_relay(daemon.server, node, mirror=True)
-    await until(lambda: read_beat(running.runtime_dir) is not None)
+    await until(lambda: read_beat(running.runtime_dir, "slurm") is not None)
     daemon.healthy = False
-    await until(lambda: not read_beat(running.runtime_dir).healthy)
+    await until(lambda: not read_beat(running.runtime_dir, "slurm").healthy)
     mark, at = age_mark(running.runtime_dir), daemon.health_at
     await until(lambda: daemon.health_at > at + 3)
     assert age_mark(running.runtime_dir) == mark
     daemon.healthy = True
-    await until(lambda: read_beat(running.runtime_dir).healthy)
+    await until(lambda: read_beat(running.runtime_dir, "slurm").healthy)
 
 
 async def test_a_reachable_daemon_whose_health_is_old_does_not_beat_here(start_relay, daemon, node):
@@ -141,14 +154,14 @@ async def test_names_stay_while_the_daemon_is_away_and_change_when_it_is_back(si
         await site.enrol("c1", tmp_path / "node")
         running = await start_relay(site.server, tmp_path / "node", mirror=True)
         await until(lambda: (running.runtime_dir / NAMES).exists())
-    last = read_beat(running.runtime_dir)
+    last = read_beat(running.runtime_dir, "slurm")
     await until(lambda: running.relay.upstream._pool is None)
     assert read_names(running.runtime_dir) == (NameRow("ibm_fez", "ibm_fez", 2),)
-    assert read_beat(running.runtime_dir) == last
+    assert read_beat(running.runtime_dir, "slurm") == last
     site.names = TEXT
     async with serve(site):
         await until(lambda: len(read_names(running.runtime_dir)) == 2)
-        await until(lambda: read_beat(running.runtime_dir) != last)
+        await until(lambda: read_beat(running.runtime_dir, "slurm") != last)
 
 
 async def test_connections_that_hang_are_given_up_after_a_missed_beat(start_relay, daemon, node, monkeypatch):
@@ -166,5 +179,5 @@ async def test_a_runtime_directory_that_is_gone_does_not_end_the_relay(start_rel
     seen = daemon.health_at
     await until(lambda: daemon.health_at > seen + 3)
     (tmp_path / "missing").mkdir()
-    await until(lambda: read_beat(tmp_path / "missing") is not None)
+    await until(lambda: read_beat(tmp_path / "missing", "slurm") is not None)
     assert not running.task.done()
