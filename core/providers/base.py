@@ -32,12 +32,16 @@ class TaskState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """State of one vendor task; `usage_s` is the vendor's own count of QPU seconds, `shots` what it ran."""
+    """State of one vendor task; `usage_s` is the vendor's own count of QPU seconds, `shots` what it ran.
+
+    `cost` is what the vendor's own price makes of it, in the vendor's currency.
+    """
 
     state: TaskState
     reason: str = ""
     usage_s: float | None = None
     shots: int | None = None
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ PROVIDERS: dict[str, str] = {
     "ibm-quantum-compute-service": "qtandem.core.providers.ibm.compute:ComputeProvider",
     "qiskit-runtime-service": "qtandem.core.providers.ibm.compute:ComputeProvider",
     "ibm-quantum-system": "qtandem.core.providers.ibm.system:SystemProvider",
+    "braket": "qtandem.core.providers.braket.provider:BraketProvider",
 }
 
 # What installs a provider's own client: `pip install 'qtandem[EXTRA]'`.
@@ -125,6 +130,7 @@ EXTRAS: dict[str, str] = {
     "ibm-quantum-compute-service": "ibm",
     "qiskit-runtime-service": "ibm",
     "ibm-quantum-system": "ibm-system",
+    "braket": "braket",
 }
 
 # Types of QRMI 0.26 that load but have no provider yet, and the spellings that were retired.

@@ -10,6 +10,8 @@ import pytest
 from qtandem.core.providers.base import PROVIDERS, ProviderSpec
 from qtandem.core.providers.pool import Workers
 from qtandem.core.providers.simulator.device import SimulatedDevice
+from tests.fakes.vendors.braket import ACCESS_KEY, ARN, SECRET_KEY, FakeBraket
+from tests.fakes.vendors.braket import MAX_SHOTS as BRAKET_SHOTS
 from tests.fakes.vendors.ibm import APIKEY, BACKEND, CRN, MAX_SHOTS, FakeCompute, FakeSystem
 from tests.fakes.vendors.kit import FakeServer
 from tests.fakes.vendors.s3 import FakeS3
@@ -107,7 +109,35 @@ def ibm_system(folder: Path) -> Rig:
     )
 
 
+def braket(folder: Path) -> Rig:
+    fake = FakeBraket()
+    settings = {
+        "device": ARN,
+        "endpoint": fake.url,
+        "s3_endpoint": fake.store.url,
+        "s3_bucket": fake.store.bucket,
+        "aws_access_key_id": ACCESS_KEY,
+        "aws_secret_access_key": SECRET_KEY,
+    }
+    action = {"braketSchemaHeader": {"name": "not.of.braket", "version": "1"}}
+    return Rig(
+        spec=ProviderSpec("braket_fake", "braket", settings, 3),
+        log=lambda: fake.log,
+        block=_blocker(fake, fake.store),
+        slow=lambda: setattr(fake, "task_s", 600),
+        payload={"kind": "qasm3", "program": "OPENQASM 3.0; bit[1] c; h $0; c[0] = measure $0;", "shots": 100},
+        bad_payloads=[
+            {"kind": "qasm3", "program": "OPENQASM 3.0;", "shots": BRAKET_SHOTS + 1},
+            {"kind": "qasm3", "program": "OPENQASM 3.0; garbled", "shots": 1},
+            {"kind": "braket-action", "action": action, "shots": 1},
+            {"kind": "braket-action", "action": "{", "shots": 1},
+        ],
+        close=fake.close,
+    )
+
+
 RIGS = {
+    "braket": braket,
     "simulator": simulator,
     "ibm-quantum-compute-service": ibm_compute,
     "qiskit-runtime-service": ibm_runtime,
