@@ -164,6 +164,7 @@ class Driver:
             started_at=live.task.started_at if live.task.started_at is not None else now,
             usage_s=report.usage_s,
             shots=report.shots if report.shots is not None else live.task.shots,
+            cost=report.cost,
         )
         live.task = done
         stopped = live.stop if report.state is TaskState.CANCELLED else None
