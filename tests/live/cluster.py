@@ -160,6 +160,12 @@ class Cluster(abc.ABC):
     def output(self, job: str, user: str = "alice") -> str:
         return self.exec(self.control, ["cat", f"/home/{user}/job-{job}.out"]).stdout
 
+    def wait_begun(self, job: str, user: str = "alice", within: float = 30.0) -> None:
+        """Wait until the job's script runs: a manager may call it running before its node knows of it."""
+        there = ["test", "-e", f"/home/{user}/job-{job}.out"]
+        self.wait_state(job, "running", within=within)
+        self.until(lambda: self.exec(self.control, there).status, lambda status: status == 0, within, "it has begun")
+
     def wait_state(self, job: str, *states: str, within: float = 30.0) -> JobView:
         return self.until(lambda: self.job(job), lambda view: view.state in states, within, f"job {job} is {states}")
 

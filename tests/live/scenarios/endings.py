@@ -10,7 +10,7 @@ from tests.live.scenarios.crowd import agreed
 
 def _running(cluster: Cluster, script: str = "sleep 300", **options: object) -> str:
     job = cluster.submit(script, qpu="east", **options)
-    cluster.wait_state(job, "running")
+    cluster.wait_begun(job)
     assert [row["resource"] for row in cluster.leases()] == ["east"]
     return job
 

@@ -14,7 +14,7 @@ OWN_CLUSTER = True
 
 def _running(cluster: Cluster, script: str, qpu: str = "east", **options: object) -> str:
     job = cluster.submit(script, qpu=qpu, **options)
-    cluster.wait_state(job, "running")
+    cluster.wait_begun(job)
     return job
 
 
