@@ -21,6 +21,8 @@ import pytest
 from tests.live.hosts import PYTHON, Agent, HostLost, Result
 
 T = TypeVar("T")
+# Prints a line of figures at the end of the run.
+Measured = Callable[[str], None]
 SOCKET = "/run/qtandem/qtandem.sock"
 # The simulated QPUs of every test cluster, with their slots.
 QPUS: Mapping[str, int] = {"north": 2, "east": 1, "south": 1}

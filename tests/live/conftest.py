@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,10 @@ def image(manager: str) -> str:
         pytest.skip(f"no live {manager} cluster: {lack}")
     given = os.environ.get(f"QTANDEM_{manager.upper()}_IMAGE", "")
     if not given:
-        built = subprocess.run([ROOT / "containers/build", manager], capture_output=True, text=True, check=False)
+        # Several test processes may want it at once.
+        with (ROOT / "containers/wheelhouse/.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            built = subprocess.run([ROOT / "containers/build", manager], capture_output=True, text=True, check=False)
         if built.returncode:
             pytest.fail(f"containers/build: {built.stdout[-3000:]}{built.stderr[-3000:]}", pytrace=False)
     return given or f"qtandem-{manager}"
@@ -73,6 +77,21 @@ def bring_up(manager: str, image: str) -> Iterator[Cluster]:
         yield cluster.up()
     finally:
         cluster.down()
+
+
+@pytest.fixture
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Have a line of figures printed at the end of the run."""
+    return lambda text: record_property("measured", text)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for group in ("passed", "failed") for report in terminalreporter.stats.get(group, ())]
+    lines = [str(value) for report in reports for name, value in report.user_properties if name == "measured"]
+    if lines:
+        terminalreporter.section("measured on the live clusters")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")

@@ -187,4 +187,4 @@ class Project:
 
 def unique_project(manager: str) -> str:
     """A name for a cluster that no other run of the tests has."""
-    return f"qtandem-{manager}-{time.time_ns() // 1_000_000 % 10**9}"
+    return f"qtandem-{manager}-{time.time_ns() // 1_000_000 % 10**9}-{os.getpid()}"

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.live.cluster import QPUS, Cluster, all_at_once
+from tests.live.cluster import QPUS, Cluster, Measured, all_at_once
 from tests.live.witness import sessions
 
 FLAPPING_S = float(os.environ.get("QTANDEM_FLAPPING_S", "120"))
@@ -50,7 +50,7 @@ def agreed(cluster: Cluster) -> None:
 
 
 @pytest.mark.timeout(FLAPPING_S + 480)
-def test_twenty_jobs_on_three_flapping_qpus(cluster: Cluster) -> None:
+def test_twenty_jobs_on_three_flapping_qpus(cluster: Cluster, measured: Measured) -> None:
     chance = random.Random(20260)
     names = list(QPUS)
 
@@ -78,17 +78,19 @@ def test_twenty_jobs_on_three_flapping_qpus(cluster: Cluster) -> None:
     for number, job in enumerate(jobs):
         assert cluster.output(job, ("alice", "bob")[number % 2]) == "once\n", f"job {job} ran more or less than once"
     restarts = sum(view.restarts for view in ended.values())
-    print(f"20 jobs over {FLAPPING_S:.0f} s of flapping: {restarts} restarts, {watch.readings} readings")
+    measured(
+        f"{cluster.manager}: 20 jobs over {FLAPPING_S:.0f} s of flapping: {restarts} restarts, {watch.readings} readings"
+    )
     agreed(cluster)
 
 
 @pytest.mark.timeout(420)
-def test_fifty_jobs_back_to_back_on_one_slot_without_a_requeue(cluster: Cluster) -> None:
+def test_fifty_jobs_back_to_back_on_one_slot_without_a_requeue(cluster: Cluster, measured: Measured) -> None:
     before = len(cluster.witness("east"))
     jobs = all_at_once(50, lambda _: cluster.submit("echo once", qpu="east"))
     began = time.monotonic()
     ended = cluster.wait_ended(jobs, within=360)
-    print(f"50 jobs on one slot: {time.monotonic() - began:.0f} s")
+    measured(f"{cluster.manager}: 50 jobs back to back on one slot: {time.monotonic() - began:.0f} s")
     assert {view.outcome for view in ended.values()} == {"completed"}
     assert {job: view.restarts for job, view in ended.items() if view.restarts} == {}
     agreed(cluster)

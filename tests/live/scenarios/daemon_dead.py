@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.live.cluster import QPUS, Cluster
+from tests.live.cluster import QPUS, Cluster, Measured
 from tests.live.scenarios.crowd import agreed
 
 OWN_CLUSTER = True
@@ -39,10 +39,10 @@ def test_submission_returns_within_a_second_with_the_policy(bereft: Cluster) -> 
     assert bereft.wait_state(bereft.submitted(plain), "ended").outcome == "completed"
 
 
-def test_sensors_close_within_the_deadman_time(bereft: Cluster) -> None:
+def test_sensors_close_within_the_deadman_time(bereft: Cluster, measured: Measured) -> None:
     began = time.monotonic()
     bereft.wait_sensors(dict.fromkeys(QPUS, 0), DEADMAN_S + SLACK_S)
-    print(f"dead-man closed after {time.monotonic() - began:.1f} s of T = {DEADMAN_S:.0f} s")
+    measured(f"{bereft.manager}: dead-man closed after {time.monotonic() - began:.1f} s of T = {DEADMAN_S:.0f} s")
     bereft.start("qtandemd")
     bereft.wait_sensors(QPUS, 30)
 
@@ -64,7 +64,7 @@ def test_running_jobs_go_on_and_waiting_ones_start_when_it_is_back(cluster: Clus
 
 
 @pytest.mark.timeout(240)
-def test_jobs_caught_between_death_and_closing_are_not_requeued_in_a_loop(bereft: Cluster) -> None:
+def test_jobs_caught_between_death_and_closing_are_not_requeued_in_a_loop(bereft: Cluster, measured: Measured) -> None:
     jobs = [bereft.submit("echo once", qpu=qpu) for qpu in QPUS]
     end = time.monotonic() + 45
     most: dict[str, int] = {}
@@ -74,7 +74,7 @@ def test_jobs_caught_between_death_and_closing_are_not_requeued_in_a_loop(bereft
             most[job] = max(most.get(job, 0), view.restarts)
             assert view.state != "running", "a job ran on a QPU without a lease"
         time.sleep(0.5)
-    print(f"restarts within 45 s of the daemon's death: {most}")
+    measured(f"{bereft.manager}: restarts within 45 s of the daemon's death: {sorted(most.values())}")
     assert max(most.values()) <= 2
     assert "drain" not in bereft.shell(bereft.control, "sinfo -h -o %T").stdout
     bereft.start("qtandemd")

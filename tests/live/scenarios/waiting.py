@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.live.cluster import Cluster
+from tests.live.cluster import Cluster, Measured
 
 NOW = "date +%s.%N"
 
@@ -72,7 +72,7 @@ def test_closing_one_qpu_leaves_jobs_of_the_others_alone(cluster: Cluster) -> No
 
 
 @pytest.mark.timeout(240)
-def test_a_job_runs_within_two_seconds_of_the_opening(cluster: Cluster) -> None:
+def test_a_job_runs_within_two_seconds_of_the_opening(cluster: Cluster, measured: Measured) -> None:
     """From the vendor's change to the first line of the job's script.
 
     The manager has been quiet before: one that has just scheduled waits for its own minimum pause first (Slurm's
@@ -89,5 +89,5 @@ def test_a_job_runs_within_two_seconds_of_the_opening(cluster: Cluster) -> None:
         cluster.wait_state(job, "ended")
         waits.append(float(cluster.output(job)) - opened)
     shown = ", ".join(f"{wait:.2f}" for wait in sorted(waits))
-    print(f"opening to running, seconds: {shown}; median {statistics.median(waits):.2f}")
+    measured(f"{cluster.manager}: opening to running, seconds: {shown}; median {statistics.median(waits):.2f}")
     assert statistics.median(waits) <= 2.0, shown
