@@ -19,7 +19,7 @@ from qtandem.core.managers import Manager, SensorValue
 from qtandem.core.providers.base import ProviderSpec
 from qtandem.core.providers.pool import Workers
 from qtandem.core.resources import Catalog
-from qtandem.core.settings import Settings, Timing
+from qtandem.core.settings import DaemonSettings, Settings, Timing
 from qtandem.core.signals import Signals
 from qtandem.core.wire import Health
 from qtandem.daemons import authority, registry
@@ -150,7 +150,7 @@ class Daemon:
         settings, clock, signals = configuration.settings, self._clock, Signals()
         know_secrets(configuration.catalog)
         make_folders(settings.daemon)
-        self._store = Store(database_url(settings), cipher.load(credential("master.key") or settings.daemon.master_key))
+        self._store = Store(database_url(settings), cipher.load(master_key(settings.daemon)))
         workers = Workers(
             specs(configuration.catalog),
             settings.timing.workers,
@@ -316,6 +316,11 @@ def _fixed(old: Settings, new: Settings) -> list[str]:
         if getattr(old.timing, name) != getattr(new.timing, name)
     ]
     return [f"{name} was changed; it takes effect at the next start" for name in changed]
+
+
+def master_key(settings: DaemonSettings) -> Path:
+    """The key's file; what the service manager handed over comes before the configured path."""
+    return credential("master.key") or settings.master_key
 
 
 def database_url(settings: Settings) -> str:
