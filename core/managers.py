@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from qtandem.core.runs import JobId
 
@@ -30,7 +30,12 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The manager's own view of one job. `attempt` counts restarts; `reason` is its own word for pending."""
+    """The manager's own view of one job. `attempt` counts restarts; `reason` is its own word for pending.
+
+    `nodes` are those that it has or, while it is pending, asks for. `request` is what the submit hook kept with a
+    job that other resources could serve too, `pinned` the grants that it got then. `pausing`: it waits only since
+    the manager pauses every requeued job for a while.
+    """
 
     id: JobId
     state: JobState
@@ -46,6 +51,9 @@ class Job:
     comment: str = ""
     grants: tuple[Grant, ...] = ()
     eligible_at: float | None = None
+    request: str = ""
+    pinned: tuple[Grant, ...] = ()
+    pausing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +133,11 @@ class Manager(Protocol):
 
     async def delay(self, job: JobId, seconds: float) -> None:
         """Let a pending job try again no earlier than in `seconds` (0: now)."""
+
+
+@runtime_checkable
+class Mover(Protocol):
+    """A manager that can give a pending job another resource."""
+
+    async def move(self, job: JobId, grants: Sequence[Grant]) -> None:
+        """Put these grants in the place of those that the pending job has; fails once it has started."""

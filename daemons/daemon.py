@@ -41,6 +41,7 @@ from qtandem.daemons.reported import Reported
 from qtandem.daemons.servers import Servers, make_folders
 from qtandem.daemons.steady import every, keep
 from qtandem.daemons.tasks import Tasks, Terms
+from qtandem.daemons.tending import Tending
 
 # Calls and vendor work under way get so long at a stop; what is not done then is taken up by the next daemon.
 GRACE_S = 15.0
@@ -86,6 +87,7 @@ class Daemon:
             "reap": reaping.reap_forever,
             "sweep": reaping.sweep_forever,
             "orphans": context.tasks.watch_leases,
+            "tend": Tending(context).forever,
         }
         self._background = [asyncio.create_task(keep(name, loop), name=name) for name, loop in loops.items()]
         self._mirroring = asyncio.create_task(self._mirror(), name="mirror")

@@ -9,6 +9,7 @@ from qtandem.core.leases.model import Refusal, RunRecord, Task, Usage
 from qtandem.core.leases.queries import Filter
 from qtandem.core.leases.service import LeaseService
 from qtandem.core.leases.store import Store
+from qtandem.core.managers import Grant
 from qtandem.core.runs import JobId
 
 
@@ -40,6 +41,15 @@ class Records:
         """Nothing is written for a job that was never refused, which is nearly every one."""
         if await self.refusal(job) is not None:
             await self._service.write(self._store.clear_refusals, job)
+
+    async def pin(self, job: str, grants: Sequence[Grant], now: float) -> None:
+        await self._service.write(self._store.pin, job, grants, now)
+
+    async def pins(self) -> dict[str, tuple[Grant, ...]]:
+        return await self._service.read(self._store.pins)
+
+    async def unpin(self, jobs: Sequence[str]) -> None:
+        await self._service.write(self._store.unpin, jobs)
 
     async def runs(self, where: Filter) -> list[RunRecord]:
         return await self._service.read(self._store.runs, where)

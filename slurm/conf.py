@@ -70,6 +70,8 @@ def own_lines(conf: SlurmConf | None, hooks: Path) -> list[str]:
         "Epilog": f"{hooks}/epilog",
     }
     lines = [f"{key}={path}" for key, path in ours.items() if conf is None or path not in conf.values(key)]
+    if conf is None or not conf.values("GresTypes"):
+        lines.insert(0, "GresTypes=qpu")
     if conf is None or not conf.values("JobSubmitPlugins"):
         lines.insert(0, "JobSubmitPlugins=lua")
     if conf is None or not conf.values("PrologFlags"):
@@ -85,6 +87,9 @@ def site_lines(conf: SlurmConf, hooks: Path) -> list[tuple[str, str]]:
     plugins = conf.last("JobSubmitPlugins")
     if plugins and "lua" not in _words(plugins):
         todo.append(("JobSubmitPlugins", f"JobSubmitPlugins={plugins},lua"))
+    gres = conf.last("GresTypes")
+    if gres and "qpu" not in _words(gres):
+        todo.append(("GresTypes", f"GresTypes={gres},qpu   (for --gres=qpu:NAME; --qpu does without)"))
     flags = conf.last("PrologFlags")
     if flags and not {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"} & set(_words(flags)):
         todo.append(("PrologFlags", f"PrologFlags={flags},Alloc"))

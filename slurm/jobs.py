@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
 from ClusterShell.RangeSet import RangeSet, RangeSetParseError
@@ -27,6 +28,9 @@ _ENDED = {
 }  # fmt: skip
 _TO_PENDING = {"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"}
 _OURS = "qtandem: "
+_CHOICES = re.compile(r"qtandem:choices=(?P<request>\S{1,4000});pinned=(?P<pinned>[^\s;]+)")
+# Slurm's credentials live 120 s, and a requeued job waits until those of its last run have died.
+REQUEUE_PAUSE_S = 130
 # Reasons of a job that may start as soon as a licence is there. The job behind one that waits for a licence shows
 # Priority, a heterogeneous one Resources, and one that was just looked at None.
 WAITING = ("Licenses", "Resources", "Priority", "None")
@@ -71,23 +75,44 @@ def job_id(record: Record, cluster: str) -> JobId:
 
 def job(record: Record, cluster: str, server: str, names: Mapping[str, str]) -> Job:
     """One record as the daemon sees jobs; `names` maps native to configured names."""
-    limit = number(record.get("time_limit"))
+    limit, now = number(record.get("time_limit")), state(record)
+    request, pinned = choices(str(record.get("admin_comment") or ""))
+    places = record.get("nodes") or (record.get("required_nodes") if now is JobState.PENDING else "")
     return Job(
         id=job_id(record, cluster),
-        state=state(record),
+        state=now,
         uid=int(record.get("user_id") or 0),
         user=str(record.get("user_name") or ""),
         attempt=number(record.get("restart_cnt")) or 0,
         account=record.get("account") or None,
         partition=record.get("partition") or None,
-        nodes=nodes(str(record.get("nodes") or "")),
+        nodes=nodes(str(places or "")),
         time_limit_s=limit * 60 if limit is not None else None,
         can_requeue=bool(record.get("requeue", True)) and bool(record.get("batch_flag", True)),
         reason=str(record.get("state_reason") or ""),
         comment=str(record.get("comment") or ""),
         grants=read_request(str(record.get("licenses") or ""), server, names),
         eligible_at=number(record.get("eligible_time")) or None,
+        request=request,
+        pinned=read_request(pinned, server, names),
+        pausing=pausing(record),
     )
+
+
+def choices(text: str) -> tuple[str, str]:
+    """The request and the licences that the submit hook kept in AdminComment; two empty texts if it kept none.
+
+    Who reads it gives the verdict anew: the text is a wish of the job's owner, never a right.
+    """
+    match = _CHOICES.search(text)
+    return (unquote(match["request"]), match["pinned"]) if match else ("", "")
+
+
+def pausing(record: Record) -> bool:
+    """Whether the job waits for its time only since slurmctld put it two minutes ahead at a requeue."""
+    queued, begins = number(record.get("submit_time")), number(record.get("eligible_time"))
+    again = (number(record.get("restart_cnt")) or 0) > 0
+    return again and queued is not None and begins is not None and 0 < begins - queued <= REQUEUE_PAUSE_S
 
 
 def nodes(text: str) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from qtandem.core.managers import Grant, SensorValue
 
+SHARED = "slurmdb"
 _ENTRY = re.compile(r"(?P<name>[^@:=(]+)@(?P<server>[^@:=(]+)(?:[:=](?P<count>\d+))?(?:\(.*\))?")
 _COUNTS = ("Total", "Used", "Reserved", "LastConsumed", "LastDeficit")
 _FIELD = re.compile(r"(\w+)=(\S*)")
@@ -39,14 +40,25 @@ def request(grants: Iterable[tuple[str, int]], server: str) -> str:
 
 
 def read_request(text: str, server: str, names: Mapping[str, str]) -> tuple[Grant, ...]:
-    """The grants in a licence text; `names` maps native to configured names. Others' licences are left out."""
+    """The grants in a licence text; `names` maps native to configured names. Others' licences are left out.
+
+    Slurm's own default server holds whatever licences a site has: there, unknown names are others' too.
+    """
     slots: dict[str, int] = {}
     for entry in re.split(r"[,;|]", text):
         match = _ENTRY.fullmatch(entry.strip())
         if match and match["server"] == server:
+            if server == SHARED and match["name"] not in {*names, *names.values()}:
+                continue
             name = names.get(match["name"], match["name"])
             slots[name] = slots.get(name, 0) + int(match["count"] or 1)
     return tuple(Grant(name, count) for name, count in slots.items())
+
+
+def others(text: str, server: str, names: Mapping[str, str]) -> list[str]:
+    """The entries of a licence text that are no grants of ours."""
+    entries = [entry.strip() for entry in text.split(",")]
+    return [entry for entry in entries if entry and not read_request(entry, server, names)]
 
 
 def read_show(text: str, server: str) -> dict[str, Licence]:

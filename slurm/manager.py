@@ -214,6 +214,14 @@ class SlurmManager:
         when = f"now+{max(1, round(seconds))}" if seconds > 0 else "now"
         await self._client.run("scontrol", "update", f"jobid={jobs.target(job)}", f"starttime={when}")
 
+    async def move(self, job: JobId, grants: Sequence[Grant]) -> None:
+        """The submit hook refuses it once the job has started, so a run never loses what it leased."""
+        [ours] = self.native_request(grants).values()
+        for record in await self._records("-t", "PD", "-j", jobs.target(job)):
+            others = licences.others(str(record.get("licenses") or ""), self._server, self._names)
+            text = ",".join([*others, ours])
+            await self._client.run("scontrol", "update", f"jobid={jobs.exactly(record)}", f"licenses={text}")
+
     def _job(self, record: Record) -> Job:
         return jobs.job(record, self.cluster, self._server, self._names)
 

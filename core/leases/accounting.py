@@ -1,4 +1,4 @@
-"""Accounting: who used which resource for how long, task by task; and the refusals of jobs at their start."""
+"""Accounting: who used which resource for how long, task by task; and the refusals and moves of waiting jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.leases.database import Database
 from qtandem.core.leases.model import Refusal, Task, Usage
 from qtandem.core.leases.queries import Filter, bounded, whose
-from qtandem.core.leases.schema import leases, refusals, tasks
+from qtandem.core.leases.schema import leases, pins, refusals, tasks
+from qtandem.core.managers import Grant
 from qtandem.core.providers.base import TaskState
 
 By = Literal["user", "account", "resource", "owner"]
@@ -96,6 +97,24 @@ class Accounting(Database):
         """Forget the refusals of a job that started, or that is gone."""
         with self.writing() as connection:
             connection.execute(delete(refusals).where(refusals.c.job == job))
+
+    def pin(self, job: str, grants: Sequence[Grant], now: float) -> None:
+        """Note what a pending job is moved to."""
+        with self.writing() as connection:
+            connection.execute(delete(pins).where(pins.c.job == job))
+            pairs = [[grant.resource, grant.slots] for grant in grants]
+            connection.execute(insert(pins).values(job=job, grants=pairs, at=now))
+
+    def pins(self) -> dict[str, tuple[Grant, ...]]:
+        """What pending jobs were moved to, by job."""
+        with self.reading() as connection:
+            rows = connection.execute(select(pins.c.job, pins.c.grants)).all()
+        return {job: tuple(Grant(*pair) for pair in pairs) for job, pairs in rows}
+
+    def unpin(self, jobs: Sequence[str]) -> None:
+        """Forget the moves of jobs that wait no more."""
+        with self.writing() as connection:
+            connection.execute(delete(pins).where(pins.c.job.in_(jobs)))
 
 
 def _held_query(where: Filter, now: float, by: Sequence[By]) -> Select[Any]:

@@ -23,7 +23,7 @@ from sqlalchemy import (
 
 from qtandem.core.errors import QtandemError
 
-HEAD = "0002"
+HEAD = "0003"
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 metadata = MetaData()
@@ -138,6 +138,15 @@ refusals = Table(
     Column("count", Integer, nullable=False),
     Column("next_at", Float, nullable=False),
     Column("reason", String, nullable=False),
+)
+
+# What pending jobs were moved to, as [resource, slots] pairs: a job that has something else was changed by its owner.
+pins = Table(
+    "pins",
+    metadata,
+    Column("job", String, primary_key=True),
+    Column("grants", JSON, nullable=False),
+    Column("at", Float, nullable=False),
 )
 
 

@@ -22,6 +22,7 @@ CLUSTER = ""
 SERVER = "qtandem"
 SOCKET = "/run/qtandem/qtandem.sock"
 RUNS = "/run/qtandem/runs"
+NAMES = "/run/qtandem/names"
 SCONTROL = "scontrol"
 SLURM_CONF = ""
 CALL_S = 10
@@ -32,6 +33,8 @@ TOTAL_S = 900
 
 MAX_ANSWER = 1 << 20
 NO_LIMIT_S = 360 * 86400
+# Slurm's own default server, which holds whatever licences a site has.
+SHARED = "slurmdb"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -97,6 +100,19 @@ def call(method, path, body=None):
     if status != 200:
         raise Refused("%s [%s]" % (answer.get("message", "refused"), answer.get("code", status)))
     return answer
+
+
+def asks(licences):
+    """Whether QPUs are among the licences: any of our server's, but on one that is shared only those we know."""
+    entries = re.findall(r"([^@:=(,;|\s]+)@([^@:=(,;|\s]+)", licences)
+    ours = {name for name, server in entries if server == SERVER}
+    if SERVER != SHARED or not ours:
+        return bool(ours)
+    try:
+        with open(NAMES) as stream:
+            return bool(ours & {line.split("\t")[1].strip() for line in stream if "\t" in line})
+    except OSError:
+        return True
 
 
 def number(text):
@@ -290,6 +306,8 @@ def main(arguments):
     if len(arguments) != 1 or arguments[0] not in commands:
         sys.stderr.write("usage: qtandem_slurm.py start|end|environment\n")
         return 2
+    if not asks(os.environ.get("SLURM_JOB_LICENSES", "")):
+        return 0
     try:
         return commands[arguments[0]](dict(os.environ))
     except (KeyError, ValueError) as error:

@@ -93,6 +93,12 @@ class FakeManager:
         self._reach()
         self.delays[job] = seconds
 
+    async def move(self, job: JobId, grants: Sequence[Grant]) -> None:
+        self._reach()
+        if self.known[job].state is not JobState.PENDING:
+            raise QtandemError("command-failed", "it has started")
+        self.known[job] = replace(self.known[job], grants=tuple(grants))
+
     def become(self, job: JobId, state: JobState, **fields: object) -> None:
         self.known[job] = replace(self.known[job], state=state, **fields)  # type: ignore[arg-type]
 

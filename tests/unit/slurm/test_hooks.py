@@ -81,14 +81,15 @@ class Daemon:
 class Site:
     """Installed hooks in a folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.runs = folder, folder / "runs"
+    def __init__(self, folder: Path, server: str = "qtandem") -> None:
+        self.folder, self.runs, self.names = folder, folder / "runs", folder / "names"
         self.records: dict[str, Any] = {}
         scontrol = folder / "scontrol"
         scontrol.write_text(f'#!/bin/sh\ncat "{folder}/record.json"\n')
         scontrol.chmod(0o755)
         values = {
-            "CLUSTER": "lab", "SERVER": "qtandem", "SOCKET": str(folder / "q.sock"), "RUNS": str(self.runs),
+            "CLUSTER": "lab", "SERVER": server, "NAMES": str(self.names),
+            "SOCKET": str(folder / "q.sock"), "RUNS": str(self.runs),
             "SCONTROL": str(scontrol), "SLURM_CONF": "", "HOOKS": str(folder), "PYTHON": sys.executable, "CALL_S": 2,
             "DAEMON_DOWN_S": 0, "NO_REQUEUE_S": 1, "TOTAL_S": 3,
         }  # fmt: skip
@@ -305,3 +306,16 @@ def test_variables_that_are_missing_are_told(site: Site, daemon: Daemon, hook: s
     done = site.run(hook, SLURM_JOB_ID="x", SLURM_JOB_UID="y")
     assert done.returncode == (1 if hook == "prolog_slurmctld" else 0)
     assert done.stderr
+
+
+@pytest.mark.parametrize("hook", ["prolog_slurmctld", "epilog_slurmctld", "prolog", "task_prolog"])
+def test_on_a_server_of_the_site_other_licences_are_left_alone(tmp_path: Path, daemon: Daemon, hook: str) -> None:
+    site = Site(tmp_path, "slurmdb")
+    site.names.write_text("ibm-fez\tfez\t1\n")
+    for licences in ("matlab@slurmdb:2", "fezz@slurmdb", "fez@other"):
+        done = site.run(hook, SLURM_JOB_LICENSES=licences)
+        assert (done.returncode, done.stdout, daemon.calls) == (0, "", [])
+    site.run(hook, SLURM_JOB_LICENSES="matlab@slurmdb:2,fez@slurmdb:1")
+    assert bool(daemon.calls) == (hook != "task_prolog")
+    if hook == "task_prolog":
+        assert site.run(hook, SLURM_JOB_LICENSES="matlab@slurmdb:2,fez@slurmdb:1").returncode == 1

@@ -104,7 +104,7 @@ def test_a_sites_own_files_are_kept_and_shown_what_to_add(site: Site) -> None:
     task = site.etc / "task_prolog.sh"
     task.write_text("#!/bin/sh\n")
     site.conf.write_text(
-        f"SlurmctldHost=ctl\nJobSubmitPlugins=throttle\nTaskProlog={task}\nPrologFlags=Serial\nProlog=/site/prolog\n"
+        f"SlurmctldHost=ctl\nJobSubmitPlugins=throttle\nGresTypes=gpu\nTaskProlog={task}\nPrologFlags=Serial\nProlog=/site/prolog\n"
     )
     installer = site.installer()
     changes = by_id(installer.apply(installer.changes()))
@@ -112,11 +112,12 @@ def test_a_sites_own_files_are_kept_and_shown_what_to_add(site: Site) -> None:
     assert "qtandem.submit(" in changes[f"line:{site.etc}/job_submit.lua"].detail
     assert changes["line:JobSubmitPlugins"].detail == "JobSubmitPlugins=throttle,lua"
     assert changes["line:PrologFlags"].detail == "PrologFlags=Serial,Alloc"
+    assert changes["line:GresTypes"].detail.startswith("GresTypes=gpu,qpu ")
     assert f"{site.hooks}/task_prolog" in changes["line:TaskProlog"].detail
     assert "include" in changes[f"line:{site.etc}/plugstack.conf"].detail
     own = (site.etc / "qtandem.conf").read_text()
     assert f"Prolog={site.hooks}/prolog\n" in own
-    assert not any(key in own for key in ("JobSubmitPlugins", "TaskProlog", "PrologFlags"))
+    assert not any(key in own for key in ("JobSubmitPlugins", "GresTypes", "TaskProlog", "PrologFlags"))
 
 
 def test_a_file_that_was_changed_since_survives_the_uninstallation(site: Site) -> None:

@@ -123,3 +123,30 @@ def test_a_hostile_node_list_and_strange_lines_do_no_harm() -> None:
     assert jobs.nodes("n[1-2],x9") == ("n1", "n2", "x9")
     assert jobs.nodes("n[1-") == ("n[1-",)
     assert jobs.waiting("nonsense\n|||\n7|Licenses|x|fez@qtandem:1\n", "qtandem") == {"fez": ["7"]}
+
+
+def record(**fields: object) -> dict[str, object]:
+    return {"job_id": 7, "job_state": ["PENDING"], "licenses": "q1@qtandem:1", **fields}
+
+
+def test_the_choices_that_the_hook_kept_are_read() -> None:
+    note = "the site's | qtandem:choices=q1%2Fq2%3Aqubits%3D5;pinned=q1@qtandem:1"
+    job = jobs.job(record(admin_comment=note), "t", "qtandem", NAMES)
+    assert (job.request, job.pinned) == ("q1/q2:qubits=5", (Grant("q1"),))
+    for strange in ("", "qtandem:choices=;pinned=", "choices=q1;pinned=q1@qtandem:1", "qtandem: held"):
+        job = jobs.job(record(admin_comment=strange), "t", "qtandem", NAMES)
+        assert (job.request, job.pinned) == ("", ())
+
+
+def test_what_a_pending_job_asks_of_nodes_is_known() -> None:
+    fields = {"required_nodes": "c[1-2]", "nodes": ""}
+    assert jobs.job(record(**fields), "t", "qtandem", NAMES).nodes == ("c1", "c2")
+    assert jobs.job(record(**fields, job_state=["COMPLETED"]), "t", "qtandem", NAMES).nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("restarts", "queued", "begins", "pausing"),
+    [(1, 1000, 1121, True), (0, 1000, 1121, False), (1, 1000, 90000, False), (1, 1000, 1000, False)],
+)
+def test_slurms_own_pause_after_a_requeue(restarts: int, queued: int, begins: int, pausing: bool) -> None:
+    assert jobs.pausing(record(restart_cnt=restarts, submit_time=queued, eligible_time=begins)) is pausing

@@ -49,3 +49,10 @@ def test_a_closed_sensor_that_a_running_job_would_open_does_not_hold() -> None:
 
 def test_reserved_licences_are_not_open() -> None:
     assert Licence(total=2, used=0, reserved=2, consumed=0, deficit=0).open == 0
+
+
+def test_slurms_own_default_server_holds_other_licences_too() -> None:
+    text, names = "matlab@slurmdb:2,ibm_x@slurmdb:1,fez@qtandem", {"ibm_x": "ibm-x"}
+    assert licences.read_request(text, "slurmdb", names) == (Grant("ibm-x", 1),)
+    assert licences.others(text, "slurmdb", names) == ["matlab@slurmdb:2", "fez@qtandem"]
+    assert licences.others("matlab:1, fez@qtandem:2", "qtandem", {}) == ["matlab:1"]

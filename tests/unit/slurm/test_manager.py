@@ -192,3 +192,14 @@ def test_the_cluster_must_be_named() -> None:
     with pytest.raises(QtandemError) as caught:
         SlurmManager(ManagerSettings(), {})
     assert caught.value.code == "bad-config"
+
+
+async def test_moving_a_pending_job_keeps_its_other_licences(manager: SlurmManager, fake: FakeSlurm) -> None:
+    fake.submit(1, "matlab:2,fez@qtandem:1")
+    fake.submit(10, "fez@qtandem:1", array_job_id=10, array_task_string="3-6%5")
+    await manager.move(job("1"), [Grant("ibm-x", 1)])
+    await manager.move(job("10"), [Grant("ibm-x", 1)])
+    assert (fake.job(1)["licenses"], fake.job(10)["licenses"]) == ("matlab:2,ibm_x@qtandem:1", "ibm_x@qtandem:1")
+    fake.become(1, "RUNNING")
+    await manager.move(job("1"), [Grant("fez", 1)])
+    assert fake.job(1)["licenses"] == "matlab:2,ibm_x@qtandem:1"
