@@ -11,6 +11,7 @@ from pathlib import Path
 
 from qtandem.core.config import Configuration, load
 from qtandem.core.errors import QtandemError
+from qtandem.core.leases import cipher
 from qtandem.daemons import logs
 from qtandem.daemons.daemon import Daemon
 
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="qtandemd", description="Quantum processors for a workload manager.")
     made.add_argument("--config", type=Path, help="qtandem.toml; default: the site's, or the user's own")
+    made.add_argument("--make-key", action="store_true", help="only make the master key, if there is none")
     return made
 
 
@@ -49,6 +51,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         configuration = load(arguments.config)
         logs.setup(configuration.settings.daemon.log_level)
+        if arguments.make_key:
+            cipher.load(configuration.settings.daemon.master_key)
+            return 0
         _raise_file_limit()
         asyncio.run(run(configuration))
     except QtandemError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import signal
 import socket
@@ -15,9 +16,23 @@ from pathlib import Path
 
 import pytest
 
+from qtandem.daemons import launcher
+
 ROOT = Path(__file__).parents[3]
 UNITS = ROOT / "daemons" / "systemd"
-SERVICES = ["qtandemd.service", "qtandem-relay.service", "qtandem-deadman@.service"]
+SERVICES = {
+    "qtandemd.service": "qtandem",
+    "qtandem-relay.service": "qtandem",
+    "qtandem-deadman@.service": "qtandem-publisher",
+}
+# The most that `systemd-analyze security` may say of each (0 safe, 10 open).
+EXPOSURE = {
+    "qtandemd.service": 1.8,
+    "qtandem-relay.service": 1.6,
+    "qtandem-deadman@.service": 1.7,
+    "qtandem-launcher.service": 2.6,
+    "qtandem-key.service": 1.3,
+}
 
 
 def tool(name: str) -> str:
@@ -34,31 +49,48 @@ def unit(name: str) -> configparser.RawConfigParser:
     return parser
 
 
+def laid_out(tmp_path: Path) -> list[Path]:
+    """The units as systemd would find them. The commands need not be installed for the units to be right."""
+    stand_in = shutil.which("true")
+    places = []
+    for path in [*UNITS.glob("*.service"), *UNITS.glob("*.socket"), *UNITS.glob("*.timer")]:
+        place = tmp_path / path.name.replace("@.", "@slurm.")
+        place.write_text(re.sub("^(Exec[A-Za-z]+=[+]?)[^ \n]+", rf"\1{stand_in}", path.read_text(), flags=re.MULTILINE))
+        places.append(place)
+    return places
+
+
 def test_systemd_finds_no_fault_in_the_units(tmp_path):
     analyze = tool("systemd-analyze")
-    # The commands need not be installed for the units to be right.
-    stand_in = shutil.which("true")
-    names = []
-    for path in UNITS.glob("*.service"):
-        text = path.read_text()
-        command = unit(path.name)["Service"]["ExecStart"].split()[0]
-        name = path.name.replace("@.", "@slurm.")
-        (tmp_path / name).write_text(text.replace(command, stand_in, 1))
-        names.append(str(tmp_path / name))
-    shutil.copy(UNITS / "qtandem-deadman@.timer", tmp_path / "qtandem-deadman@slurm.timer")
-    names.append(str(tmp_path / "qtandem-deadman@slurm.timer"))
+    names = [str(place) for place in laid_out(tmp_path)]
     result = subprocess.run([analyze, "verify", "--man=no", *names], capture_output=True, text=True, timeout=30)
     said = [line for line in result.stderr.splitlines() if str(tmp_path) in line or "qtandem" in line]
     assert said == []
-    assert len(names) == 4
+    assert len(names) == 7
 
 
-def test_systemd_can_make_the_user(tmp_path):
+@pytest.mark.parametrize("name", EXPOSURE)
+def test_no_unit_is_more_exposed_than_it_was(tmp_path, name, record_property):
+    analyze = tool("systemd-analyze")
+    laid_out(tmp_path)
+    place = tmp_path / name.replace("@.", "@slurm.")
+    line = [analyze, "security", "--offline=true", "--no-pager", str(place)]
+    result = subprocess.run(line, capture_output=True, text=True, timeout=30)
+    if "unrecognized option" in result.stderr:
+        pytest.skip("this systemd-analyze has no --offline (it came with 250)")
+    found = re.search(r"exposure level for \S+: ([\d.]+)", result.stdout)
+    assert found, result.stdout + result.stderr
+    record_property("exposure", found[1])
+    assert float(found[1]) <= EXPOSURE[name]
+
+
+def test_systemd_can_make_the_users(tmp_path):
     sysusers = tool("systemd-sysusers")
     line = [sysusers, "--dry-run", f"--root={tmp_path}", str(UNITS / "sysusers.d" / "qtandem.conf")]
     result = subprocess.run(line, capture_output=True, text=True, timeout=30)
     assert result.returncode == 0, result.stderr
-    assert "Creating user 'qtandem'" in result.stdout + result.stderr
+    for user in ("qtandem", "qtandem-worker", "qtandem-publisher"):
+        assert f"Creating user '{user}'" in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -67,15 +99,41 @@ def test_services_are_watched_restarted_and_unprivileged(name):
     assert service["Type"] == "notify"
     assert service["WatchdogSec"]
     assert service["Restart"] == "always"
-    assert service["User"] == "qtandem"
+    assert service["User"] == SERVICES[name]
     assert service["NoNewPrivileges"] == "yes"
     assert service["ProtectSystem"] == "strict"
 
 
 def test_units_start_commands_that_the_package_has():
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    commands = {unit(name)["Service"]["ExecStart"].split()[0] for name in SERVICES}
+    commands = {unit(path.name)["Service"]["ExecStart"].split()[0] for path in UNITS.glob("*.service")}
     assert {Path(command).name for command in commands} <= set(scripts)
+
+
+def test_the_launchers_socket_is_the_daemons_alone_and_its_default():
+    listening = unit("qtandem-launcher.socket")["Socket"]
+    assert (listening["SocketUser"], listening["SocketGroup"], listening["SocketMode"]) == ("root", "qtandem", "0660")
+    assert listening["ListenSequentialPacket"] == str(launcher.SOCKET)
+
+
+def test_key_and_secrets_are_handed_over_and_hidden_from_what_the_launcher_starts():
+    text = (UNITS / "qtandemd.service").read_text()
+    handed = dict(re.findall(r"^LoadCredential=(\S+?):(\S+)$", text, re.MULTILINE))
+    assert handed == {"master.key": "/etc/qtandem/master.key", "secrets": "/etc/qtandem/secrets"}
+    hidden = unit("qtandem-launcher.service")["Service"]["InaccessiblePaths"].split()
+    assert {f"-{path}" for path in handed.values()} <= set(hidden)
+
+
+def test_the_master_key_is_made_once(tmp_path):
+    (tmp_path / "qtandem.toml").write_text(f'[daemon]\nmaster_key = "{tmp_path}/master.key"\n')
+    line = [sys.executable, "-m", "qtandem.daemons.qtandemd", "--config", f"{tmp_path}/qtandem.toml", "--make-key"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".dev")}
+    subprocess.run(line, env=environment, check=True, timeout=30)
+    made = (tmp_path / "master.key").read_bytes()
+    assert (tmp_path / "master.key").stat().st_mode & 0o777 == 0o600
+    subprocess.run(line, env=environment, check=True, timeout=30)
+    assert (tmp_path / "master.key").read_bytes() == made
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("qtandem.")] == ["qtandem.toml"]
 
 
 def test_the_runtime_directory_keeps_what_root_puts_there():
@@ -83,6 +141,7 @@ def test_the_runtime_directory_keeps_what_root_puts_there():
     modes = {row[1]: row[2:5] for row in rows if row[0] == "d"}
     assert modes["/run/qtandem"] == ["1775", "root", "qtandem"]
     assert modes["/run/qtandem/runs"] == ["0711", "root", "root"]
+    assert modes["/etc/qtandem/secrets"] == ["0700", "root", "root"]
 
 
 @pytest.fixture
