@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import json
-import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,10 +21,10 @@ from qtandem.core.processes import Process, start_child
 from qtandem.core.providers import frames
 from qtandem.core.providers.base import ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.frames import FrameError
+from qtandem.core.providers.secrecy import credential, digest, redact
 from qtandem.core.providers.worker import CHILD, Answer, Worker, WorkerDied
 
 Purpose = Literal["observe", "execute"]
-_SECRET_KEY = re.compile(r"key|token|secret|passw|credential|auth|crn", re.IGNORECASE)
 _PING_S = 1.0
 _log = structlog.get_logger(__name__)
 
@@ -45,12 +42,19 @@ class WorkerStats:
     kills: int
 
 
+class _Whose(NamedTuple):
+    """What a call is for, and the digest of the secrets that came with it."""
+
+    purpose: Purpose
+    secrets: str
+
+
 class _Family(NamedTuple):
     """What may share a worker: one type, credential and purpose."""
 
     type: str
     credential: str
-    purpose: Purpose
+    whose: _Whose
 
 
 @dataclass(eq=False, slots=True)
@@ -70,7 +74,8 @@ class Workers:
     """Calls to providers in warm children, at most `limit` of them, kept apart by type, credential and purpose.
 
     Resources with the same settings share a child. Those with the same credential but other settings have
-    children of their own up to a quarter of `limit`, so that one which hangs delays few others.
+    children of their own up to a quarter of `limit`, so that one which hangs delays few others. `observing` are the
+    specs of those that observe with a credential of their own.
 
     Every call runs to its end or its deadline even when its caller is cancelled, so that a child is never
     left in the middle of an answer. `memory_bytes` bounds the address space of each child. `launch` starts the
@@ -88,8 +93,10 @@ class Workers:
         command: Sequence[str] | None = None,
         launch: Callable[[str], Awaitable[Process]] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        observing: Mapping[str, ProviderSpec] | None = None,
     ) -> None:
         self._specs = dict(specs)
+        self._observing = dict(observing or {})
         self._limit = limit
         self._deadline_s = deadline_s
         self._memory_bytes = memory_bytes
@@ -110,19 +117,20 @@ class Workers:
         *args: object,
         purpose: Purpose = "observe",
         deadline_s: float | None = None,
+        secrets: Mapping[str, str] | None = None,
     ) -> object:
         """Call a provider's method and return what it returns.
+
+        `secrets` go before the resource's own settings; nobody else's calls share a child with them.
 
         The deadline counts from when the child gets the call. Raises what the provider raised, `vendor-timeout`
         at the deadline (the child is killed), `vendor-error` when the child crashed, flooded or babbled.
         """
-        spec = self._specs.get(resource)
-        if spec is None:
-            raise QtandemError("unknown-resource", f"No resource is called {resource!r}")
+        spec = _with(self._spec(resource, purpose), secrets)
         if self._closed:
             raise QtandemError("not-available", "The daemon is stopping")
         deadline = self._deadline_s if deadline_s is None else deadline_s
-        task = asyncio.create_task(self._serve(spec, method, args, purpose, deadline))
+        task = asyncio.create_task(self._serve(spec, method, args, _Whose(purpose, digest(secrets or {})), deadline))
         self._running.add(task)
         task.add_done_callback(self._forget)
         try:
@@ -142,12 +150,22 @@ class Workers:
         found = await self.call(resource, "find_session", key, purpose="execute")
         return None if found is None else str(found)
 
-    async def update(self, specs: Mapping[str, ProviderSpec]) -> None:
+    async def update(
+        self, specs: Mapping[str, ProviderSpec], observing: Mapping[str, ProviderSpec] | None = None
+    ) -> None:
         """Take over a new configuration: workers that nothing refers to any more end when they are idle."""
-        self._specs = dict(specs)
-        wanted = {(spec.type, _digest(spec.settings)) for spec in specs.values()}
+        self._specs, self._observing = dict(specs), dict(observing or {})
+        wanted = {(spec.type, digest(spec.settings)) for spec in [*self._specs.values(), *self._observing.values()]}
+        await self._keep(lambda family, settings: (family.type, settings) in wanted)
+
+    async def forget(self, secrets: Mapping[str, str]) -> None:
+        """End the workers that were called with these secrets, when they are idle."""
+        gone = digest(secrets)
+        await self._keep(lambda family, _: family.whose.secrets != gone)
+
+    async def _keep(self, wanted: Callable[[_Family, str], bool]) -> None:
         before = self._all()
-        self._lanes = {key: lane for key, lane in self._lanes.items() if (key[0].type, key[1]) in wanted}
+        self._lanes = {key: lane for key, lane in self._lanes.items() if wanted(*key)}
         for lane in before - self._all():
             async with lane.lock:
                 await self._drop(lane)
@@ -170,13 +188,21 @@ class Workers:
         """Reads the memory of every process, which is slow: call it in a thread, where it is safe too."""
         return [_stats(lane) for lane in dict.fromkeys(list(self._lanes.values()))]
 
+    def _spec(self, resource: str, purpose: Purpose) -> ProviderSpec:
+        spec = self._specs.get(resource)
+        if purpose == "observe":
+            spec = self._observing.get(resource, spec)
+        if spec is None:
+            raise QtandemError("unknown-resource", f"No resource is called {resource!r}")
+        return spec
+
     def _all(self) -> set[_Lane]:
         return set(self._lanes.values())
 
-    def _lane(self, spec: ProviderSpec, purpose: Purpose) -> _Lane:
+    def _lane(self, spec: ProviderSpec, whose: _Whose) -> _Lane:
         """The lane of a resource: always the same while its settings are."""
-        family = _Family(spec.type, _digest(_credential(spec.settings)), purpose)
-        key = (family, _digest(spec.settings))
+        family = _Family(spec.type, digest(credential(spec.settings)), whose)
+        key = (family, digest(spec.settings))
         if key not in self._lanes:
             members = [lane for kin, lane in self._lanes.items() if kin[0] == family]
             crowd = Counter(members)
@@ -190,10 +216,10 @@ class Workers:
             task.exception()
 
     async def _serve(
-        self, spec: ProviderSpec, method: str, args: tuple[object, ...], purpose: Purpose, deadline_s: float
+        self, spec: ProviderSpec, method: str, args: tuple[object, ...], whose: _Whose, deadline_s: float
     ) -> object:
         while True:
-            lane = self._lane(spec, purpose)
+            lane = self._lane(spec, whose)
             async with lane.lock:
                 if lane not in self._all():
                     continue
@@ -274,7 +300,7 @@ class Workers:
             if isinstance(error, OSError):
                 raise QtandemError("no-worker", "No worker process can be started", cause=str(error)) from error
             raise
-        _log.debug("worker_started", type=lane.family.type, purpose=lane.family.purpose, pid=lane.worker.pid)
+        _log.debug("worker_started", type=lane.family.type, purpose=lane.family.whose.purpose, pid=lane.worker.pid)
         return lane.worker
 
     async def _start_child(self, _type: str) -> Process:
@@ -305,22 +331,8 @@ class Workers:
                 self._live -= 1
 
 
-def redact(text: str, settings: Mapping[str, str]) -> str:
-    """The text without any value of the settings that is, or may be, a secret."""
-    for key, value in settings.items():
-        if value and _may_be_secret(key, value):
-            text = text.replace(value, "***")
-    return text
-
-
-def _credential(settings: Mapping[str, str]) -> dict[str, str]:
-    return {key: value for key, value in settings.items() if _SECRET_KEY.search(key)}
-
-
-def _may_be_secret(key: str, value: str) -> bool:
-    if _SECRET_KEY.search(key):
-        return True
-    return len(value) >= 16 and not value.startswith("/") and ("://" not in value or "@" in value)
+def _with(spec: ProviderSpec, secrets: Mapping[str, str] | None) -> ProviderSpec:
+    return replace(spec, settings={**spec.settings, **secrets}) if secrets else spec
 
 
 def _outcome(answer: Answer, method: str, spec: ProviderSpec) -> object:
@@ -346,11 +358,6 @@ def _revive(value: object, method: str) -> object:
     return value
 
 
-def _digest(settings: Mapping[str, str]) -> str:
-    """Tells settings apart without keeping a secret as a key."""
-    return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
-
-
 async def _still_busy(worker: Worker) -> bool:
     if not worker.busy:
         return False
@@ -369,7 +376,7 @@ def _stats(lane: _Lane) -> WorkerStats:
     worker = lane.worker
     pid = worker.pid if worker is not None and worker.alive else None
     resources = tuple(sorted(lane.told))
-    return WorkerStats(lane.family.type, lane.family.purpose, resources, pid, _rss(pid), lane.calls, lane.kills)
+    return WorkerStats(lane.family.type, lane.family.whose.purpose, resources, pid, _rss(pid), lane.calls, lane.kills)
 
 
 def _rss(pid: int | None) -> int:

@@ -34,6 +34,9 @@ class Scripted:
     def pid(self, _):
         return str(os.getpid())
 
+    def setting(self, key):
+        return f"{self.spec.settings.get(key)} {os.getpid()}"
+
     def slots(self, _):
         return str(self.spec.slots)
 

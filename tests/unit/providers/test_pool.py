@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Observation
 from qtandem.core.providers.base import ProviderSpec
-from qtandem.core.providers.pool import Workers, redact
+from qtandem.core.providers.pool import Workers
+from qtandem.core.providers.secrecy import redact
 from tests.fakes import providers
 
 SECRET = "sk-0123456789abcdef-secret"
