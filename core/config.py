@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,16 +16,16 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from qtandem.core import requests
-from qtandem.core.credentials import at_hand, open_to_others
+from qtandem.core import requests, sources
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
 from qtandem.core.problems import Problem
 from qtandem.core.providers.base import PROVIDERS
 from qtandem.core.qrmi_config import QrmiFile, read_qrmi_config
 from qtandem.core.requests import NAME, RESERVED, Request
-from qtandem.core.resources import CLOSED, Access, Catalog, Reach, Resource, native_name
+from qtandem.core.resources import CLOSED, USER_KEYS, Access, Catalog, Reach, Resource, native_name
 from qtandem.core.settings import DaemonSettings, ResourceSettings, Settings
+from qtandem.core.sources import Source, SourceError
 
 SYSTEM_PATH = Path("/etc/qtandem/qtandem.toml")
 
@@ -197,13 +196,14 @@ def _catalog(settings: Settings, vendor: QrmiFile, path: Path, problems: list[Pr
 def _resource(
     build: _Builder, name: str, kind: str, vendor: Mapping[str, str], extra: ResourceSettings
 ) -> Resource | None:
-    secrets = _secrets(build, name, extra.secrets)
+    secrets = _secrets(build, f"resources.{name}.secrets", extra.secrets)
+    observing = _secrets(build, f"resources.{name}.observe_secrets", extra.observe_secrets)
     try:
         reach = Reach.of(extra.reachable_from.partitions, extra.reachable_from.nodes)
     except ValueError as error:
         build.fault(f"resources.{name}.reachable_from.nodes", str(error), "Write it as c[1-4],gpu7.")
         return None
-    if secrets is None:
+    if secrets is None or observing is None or not _owned(build, name, kind, extra):
         return None
     timing = build.settings.timing
     simulated = kind == "simulator"
@@ -226,6 +226,11 @@ def _resource(
         poll_s=extra.poll_s or (timing.poll_simulator_s if simulated else timing.poll_cloud_s),
         effects={kind: extra.effects.get(kind, CLOSED[kind]) for kind in Availability},
         settings={**vendor, **{key: _text(value) for key, value in extra.settings.items()}, **secrets},
+        observing=observing,
+        sources=extra.secrets,
+        observe_sources=extra.observe_secrets,
+        owner=extra.owner,
+        user_keys=extra.user_keys,
         has_provider=kind in PROVIDERS,
     )
 
@@ -239,23 +244,25 @@ def _vendor_of(kind: str) -> str:
     return "ibm" if kind == "qiskit-runtime-service" else kind.partition("-")[0]
 
 
-def _secrets(build: _Builder, name: str, files: Mapping[str, Path]) -> dict[str, str] | None:
+def _secrets(build: _Builder, section: str, named: Mapping[str, Source]) -> dict[str, str] | None:
+    """What files and the service manager hold. Commands are run by the daemon alone."""
     out: dict[str, str] = {}
-    for key, file in files.items():
-        where = f"resources.{name}.secrets.{key}"
+    for key, source in named.items():
+        if source.command:
+            continue
         try:
-            file = at_hand(file, f"secrets_{file.name}")
-            found = file.stat()
-            if open_to_others(found.st_mode, found.st_uid, found.st_gid):
-                mode = stat.S_IMODE(found.st_mode)
-                build.fault(where, f"{file} has mode {mode:04o}; others can read it", f"chmod 600 {file}")
-                return None
-            out[key] = file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
-            build.fault(where, f"{file}: {reason}", "Name a file that the daemon can read.")
+            out[key] = sources.read(source)
+        except SourceError as error:
+            build.fault(f"{section}.{key}", str(error), error.fix)
             return None
     return out
+
+
+def _owned(build: _Builder, name: str, kind: str, extra: ResourceSettings) -> bool:
+    if extra.owner == "site" or extra.user_keys or kind in USER_KEYS:
+        return True
+    build.fault(f"resources.{name}.user_keys", f"is empty, and {kind} has no usual ones", "Name the users' keys.")
+    return False
 
 
 def _classes(build: _Builder) -> dict[str, Request]:

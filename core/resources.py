@@ -15,10 +15,21 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
 from qtandem.core.providers.base import ProviderSpec
 from qtandem.core.requests import ANY, Item, Request, Value
+from qtandem.core.sources import Source
 
 NATIVE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,38}")
 
 Effect = Literal["open", "closed"]
+Owner = Literal["site", "user", "either"]
+# What makes up one user's credential at a vendor, all of it, so that nobody mixes theirs with the site's.
+USER_KEYS: Mapping[str, tuple[str, ...]] = {
+    "ibm-quantum-compute-service": ("QRMI_IBM_QCS_IAM_APIKEY", "QRMI_IBM_QCS_SERVICE_CRN"),
+    "qiskit-runtime-service": ("QRMI_IBM_QRS_IAM_APIKEY", "QRMI_IBM_QRS_SERVICE_CRN"),
+    "ibm-quantum-system": ("QRMI_IBM_QS_IAM_APIKEY", "QRMI_IBM_QS_SERVICE_CRN"),
+    "iqm-server": ("QRMI_IQM_ISA_TOKEN",),
+    "alice-bob-felis": ("QRMI_AB_FELIS_API_KEY",),
+    "braket": ("aws_access_key_id", "aws_secret_access_key", "s3_bucket"),
+}
 CLOSED: Mapping[Availability, Effect] = MappingProxyType(
     {kind: "open" if kind is Availability.ONLINE else "closed" for kind in Availability}
 )
@@ -66,7 +77,9 @@ class Resource:
     """A named QPU or simulator.
 
     `native` is its name towards shells and managers. `slots` tasks can be under way at once. `price` is per
-    task in `currency`. `settings` are the provider's keys without prefix and may hold secrets.
+    task in `currency`. `settings` are the provider's keys without prefix and may hold secrets; `observing` are
+    those that differ for observing. `sources` and `observe_sources` tell where the secrets among them come from.
+    `owner` is whose key executes; `user_keys` are what a user registers for that.
     """
 
     name: str
@@ -87,10 +100,23 @@ class Resource:
     poll_s: float = 60.0
     effects: Mapping[Availability, Effect] = field(default_factory=lambda: CLOSED)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    observing: Mapping[str, str] = field(default_factory=dict, repr=False)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+    observe_sources: Mapping[str, Source] = field(default_factory=dict)
+    owner: Owner = "site"
+    user_keys: tuple[str, ...] = ()
     has_provider: bool = True
 
     def spec(self) -> ProviderSpec:
         return ProviderSpec(self.name, self.type, self.settings, self.slots)
+
+    def observe_spec(self) -> ProviderSpec:
+        """With the credential that observes, where the site has one of its own for that."""
+        return ProviderSpec(self.name, self.type, {**self.settings, **self.observing}, self.slots)
+
+    def registered_keys(self) -> tuple[str, ...]:
+        """The keys that a user registers; none where only the site's credential is used."""
+        return () if self.owner == "site" else self.user_keys or USER_KEYS.get(self.type, ())
 
     def fixed(self, key: str) -> Value | None:
         """The value that can never change for a constraint's key, or None where it is not fixed or known."""

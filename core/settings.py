@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from qtandem.core.facts import Availability
 from qtandem.core.requests import seconds
 from qtandem.core.resources import NATIVE, Effect
+from qtandem.core.sources import ObserveSource, Source
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -78,6 +79,7 @@ class Timing(_Section):
     vendor_call_s: Positive = Field(30.0, description="deadline of one call to a vendor")
     workers: Annotated[int, Field(gt=0)] = Field(16, description="most worker processes")
     worker_memory_mb: Annotated[int, Field(gt=0)] = Field(8192, description="address space of one worker")
+    secrets_s: Positive = Field(10.0, description="how often secrets are looked at for a change")
     reap_s: Positive = Field(30.0, description="how often leases are compared with the manager's jobs")
     submit_ms: Positive = Field(40.0, description="deadline of the submit hook, in milliseconds")
 
@@ -103,13 +105,22 @@ class ResourceSettings(_Section):
     settings: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="the provider's own keys; never a secret"
     )
-    secrets: dict[str, Path] = Field(default_factory=dict, description="the provider's secret keys: files of mode 0600")
+    secrets: dict[str, Source] = Field(default_factory=dict, description="")
+    observe_secrets: dict[str, ObserveSource] = Field(default_factory=dict, description="")
     native: str = Field("", description="name towards shells and managers, if the resource's own will not do")
     slots: Annotated[int, Field(gt=0, le=10_000)] = Field(1, description="tasks that can be under way at once")
     reachable_from: Reachable = Field(Reachable(), description="from where it can be used")
     allow: Allow = Field(Allow(), description="who may use it")
     credentials: Literal["brokered", "direct"] = Field(
         "brokered", description="direct: jobs get the vendor's keys in QRMI's variables"
+    )
+    owner: Literal["site", "user", "either"] = Field(
+        "site",
+        description="whose key runs execute with: the site's; the user's own, registered by `qtandem credentials add`; "
+        "either: the user's where there is one, else the site's",
+    )
+    user_keys: tuple[str, ...] = Field(
+        (), description="the secret keys that a user registers, all of them; left out: those usual for the type"
     )
     max_queue: Annotated[int, Field(ge=0)] | None = Field(None, description="closed while more queue at the vendor")
     max_wait: str | None = Field(None, description="closed while the vendor's wait is longer, for example 40m")

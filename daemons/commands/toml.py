@@ -17,7 +17,12 @@ _PASSWORD = re.compile(r"(?<=:)[^:/@]+(?=@)")
 _WIDTH = 110
 
 # Names and values that make a table of the example speak; every key must be one of its model.
-_NAMES = {"resources": "ibm_fez", "managers": "slurm"}
+_NAMES = {
+    "resources": "ibm_fez",
+    "managers": "slurm",
+    "secrets": "QRMI_IBM_QCS_IAM_APIKEY",
+    "observe_secrets": "QRMI_IBM_QCS_IAM_APIKEY",
+}
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "resources": {
         "slots": 1,
@@ -33,6 +38,8 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
         "poll_s": 30,
         "effects": {"paused": "open"},
     },
+    "secrets": {"file": "/etc/qtandem/secrets/fez"},
+    "observe_secrets": {"command": ["/usr/bin/vault", "kv", "get", "-field=key", "secret/fez"]},
     "managers": {"cluster": "mycluster", "service_users": ["slurm"]},
 }
 _CLASSES = {"big": "any:qubits=100", "ibm": "ibm_fez/ibm_torino"}
