@@ -53,7 +53,23 @@ async def start(request: web.Request) -> web.Response:
         run, grants = await context.reported.start(manager, job, request[CALLER])
         return await _start(request, manager, run, grants)
     context.authority.require(Event.START, request[CALLER], manager=call.manager)
-    run = Run(
+    return await _start(request, manager, await _run(job, call), manager.read_native(call.native))
+
+
+async def reserve(request: web.Request) -> web.Response:
+    """For managers that ask before the run is on its nodes; what they say is their own word, wherever hooks run."""
+    context = request.app[CONTEXT]
+    call = await read(request, StartCall)
+    manager = context.manager(call.manager, call.cluster)
+    context.authority.require(Event.START, request[CALLER], manager=call.manager)
+    run = await _run(_job(manager, call.job, call.index), call)
+    answer = await context.lifecycle.reserve(manager, run, manager.read_native(call.native))
+    context.metrics.verdicts.labels("reserve", answer.verdict).inc()
+    return reply(request, answer)
+
+
+async def _run(job: JobId, call: StartCall) -> Run:
+    return Run(
         id=job.run(call.attempt),
         uid=call.uid,
         user=call.user or await people.user_name(call.uid),
@@ -63,7 +79,6 @@ async def start(request: web.Request) -> web.Response:
         time_limit_s=call.time_limit_s,
         can_requeue=call.can_requeue,
     )
-    return await _start(request, manager, run, manager.read_native(call.native))
 
 
 async def end(request: web.Request) -> web.Response:
@@ -72,7 +87,7 @@ async def end(request: web.Request) -> web.Response:
     manager = context.manager(call.manager, call.cluster)
     job = _job(manager, call.job, call.index)
     if manager.capabilities.hooks_on_nodes:
-        ended = await context.reported.end(manager, job, request[CALLER], call.exit_code)
+        ended = await context.reported.end(manager, job, request[CALLER], call.attempt, call.exit_code)
         return reply(request, EndAnswer(ended=ended))
     context.authority.require(Event.END, request[CALLER], manager=call.manager)
     ended = await context.lifecycle.end(job, call.attempt, "the manager reported its end", call.exit_code)

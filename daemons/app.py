@@ -33,6 +33,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 ROUTES: tuple[web.RouteDef, ...] = (
     web.post("/v1/submit", api_lifecycle.submit),
+    web.post("/v1/reserve", api_lifecycle.reserve),
     web.post("/v1/start", api_lifecycle.start),
     web.post("/v1/end", api_lifecycle.end),
     web.get("/v1/runs/{run}/environment", api_lifecycle.environment),

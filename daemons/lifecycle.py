@@ -29,6 +29,8 @@ ABANDONED_S = 45.0
 FIRST_FACTS_S = 20.0
 END_CALL_S = 8.0
 AGAIN_S = 5.0
+# A reservation is asked for by a manager that does nothing else meanwhile.
+RESERVE_CALL_S = 2.0
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class Lifecycle:
         self._context = context
         self._refusals = refusals
         self._starts: dict[RunId, _Start] = {}
+        self._not_before: dict[JobId, float] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.reap: asyncio.Event = asyncio.Event()
 
@@ -79,6 +82,33 @@ class Lifecycle:
         if self._starts.get(run.id) is start:
             del self._starts[run.id]
         return await self._outcome(manager, run, start.task)
+
+    async def reserve(self, manager: Manager, run: Run, grants: Sequence[Grant]) -> StartAnswer:
+        """Take the slots of a run whose start will be reported next, or say at once when to try again.
+
+        A manager that asks again before that time is told the same, and it counts for no refusal.
+        """
+        name, now = str(run.id), self._context.clock()
+        if not grants or self._context.leases.run(run.id) is not None:
+            return StartAnswer(verdict="admit", run=name)
+        left = self._not_before.get(run.id.job, 0.0) - now
+        if left > 0:
+            return _later(name, "slots-busy", "its last start was refused", left)
+        unseen = [grant.resource for grant in grants if grant.resource not in self._context.observer.facts]
+        if unseen:
+            self._context.observer.nudge(unseen)
+            return _later(name, "not-available", f"{', '.join(unseen)} was not seen yet", AGAIN_S)
+        try:
+            self._check_reach(run, grants)
+            self._check_open(run, grants)
+            await asyncio.wait_for(self._context.leases.reserve(run, grants), RESERVE_CALL_S)
+        except TimeoutError:
+            return _later(name, "slots-busy", "an earlier run of the job is still being given back", AGAIN_S)
+        except QtandemError as error:
+            if error.code == "slots-busy" and self._worth_waiting(run, grants, error):
+                return _later(name, error.code, error.one_line(), AGAIN_S)
+            return await self._refused(manager, run, error)
+        return StartAnswer(verdict="admit", run=name)
 
     async def end(self, job: JobId, attempt: int | None, reason: str, exit_code: int | None = None) -> int:
         """End the job's open runs (up to the attempt); returns how many. Releasing goes on if it is slow."""
@@ -125,20 +155,29 @@ class Lifecycle:
             return StartAnswer(verdict="wait", run=name, message="the start was broken off", retry_after=1.0)
         error = task.exception()
         if error is None:
+            self._not_before.pop(run.id.job, None)
             await self._refusals.forget(run.id.job)
             log("lifecycle").info("started", run=name)
             return StartAnswer(verdict="admit", run=name)
         if not isinstance(error, QtandemError):
             raise error
-        refusal = await self._refusals.refuse(manager, run, error)
+        return await self._refused(manager, run, error)
+
+    async def _refused(self, manager: Manager, run: Run, error: QtandemError) -> StartAnswer:
+        refusal, now = await self._refusals.refuse(manager, run, error), self._context.clock()
+        self._not_before = {job: until for job, until in self._not_before.items() if until > now}
+        self._not_before[run.id.job] = now + refusal.retry_after
         return StartAnswer(
-            verdict="hold", run=name, code=error.code, message=refusal.message, retry_after=refusal.retry_after
+            verdict="hold",
+            run=str(run.id),
+            code=error.code,
+            message=refusal.message,
+            retry_after=refusal.retry_after,
         )
 
     async def _acquire(self, run: Run, grants: Sequence[Grant]) -> None:
         context, timing = self._context, self._context.settings.timing
-        asker = Asker(run.uid, run.user, run.account, (run.partition,) if run.partition else (), run.nodes)
-        verdicts.start(grants, asker, context.catalog)
+        self._check_reach(run, grants)
         deadline = context.clock() + (timing.releasing_wait_s if run.can_requeue else timing.no_requeue_wait_s)
         await context.observer.first_facts((grant.resource for grant in grants), FIRST_FACTS_S)
         with context.signals.watch("leases", "facts") as news:
@@ -156,6 +195,10 @@ class Lifecycle:
                     await news.next(min(left, error.retry_after or AGAIN_S))
                 else:
                     return
+
+    def _check_reach(self, run: Run, grants: Sequence[Grant]) -> None:
+        asker = Asker(run.uid, run.user, run.account, (run.partition,) if run.partition else (), run.nodes)
+        verdicts.start(grants, asker, self._context.catalog)
 
     def _check_open(self, run: Run, grants: Sequence[Grant]) -> None:
         """Raise `not-available` or `slots-busy` for a resource whose fact leaves no room (begin knows leases only)."""
@@ -209,6 +252,11 @@ class Lifecycle:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
+
+
+def _later(run: str, code: str, why: str, seconds: float) -> StartAnswer:
+    message = f"{why}; next try in {seconds:.0f} s"
+    return StartAnswer(verdict="hold", run=run, code=code, message=message, retry_after=seconds)
 
 
 def _meant(run: RunId, job: JobId, attempt: int | None) -> bool:

@@ -45,10 +45,13 @@ class Reported:
         )
         return run, found.grants
 
-    async def end(self, manager: Manager, job: JobId, caller: Caller, exit_code: int | None) -> int:
-        """End what the job has under way; nothing is kept in mind of an end that meets no run."""
+    async def end(
+        self, manager: Manager, job: JobId, caller: Caller, attempt: int | None, exit_code: int | None
+    ) -> int:
+        """End what the job has under way, up to `attempt` where the manager counts them: a node that comes back may
+        report late. Nothing is kept in mind of an end that meets no run."""
         self._require_root(manager, caller)
-        run = self._under_way(job)
+        run = self._under_way(job, attempt if manager.capabilities.attempts else None)
         if run is None:
             return 0
         self.context.authority.require(Event.END, caller, manager=manager.name, nodes=run.nodes, on_nodes=True)
@@ -60,9 +63,10 @@ class Reported:
         if caller.uid != ROOT and not self.context.authority.is_service(caller, manager.name):
             raise QtandemError("not-authorised", f"uid {caller.uid} on {caller.host} may not report for {manager.name}")
 
-    def _under_way(self, job: JobId) -> Run | None:
+    def _under_way(self, job: JobId, attempt: int | None = None) -> Run | None:
         runs = [run for run in self.context.leases.open_runs() if run.id.job == job]
         runs += self.context.lifecycle.starting(job)
+        runs = [run for run in runs if attempt is None or run.id.attempt <= attempt]
         return max(runs, key=lambda run: run.id.attempt, default=None)
 
     async def _attempt(self, job: JobId, found: Job) -> int:

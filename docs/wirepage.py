@@ -15,6 +15,7 @@ from qtandem.daemons.app import ROUTES
 # What a route takes and gives; a list stands below the key that is named. Routes that are not here fail the build.
 CALLS: dict[str, tuple[type[BaseModel] | None, type[BaseModel] | tuple[str, type[BaseModel]] | str]] = {
     "POST /v1/submit": (wire.SubmitCall, wire.SubmitAnswer),
+    "POST /v1/reserve": (wire.StartCall, wire.StartAnswer),
     "POST /v1/start": (wire.StartCall, wire.StartAnswer),
     "POST /v1/end": (wire.EndCall, wire.EndAnswer),
     "GET /v1/runs/{run}/environment": (None, wire.EnvironmentAnswer),
@@ -78,6 +79,7 @@ def page() -> Iterator[str]:
 
 WHAT = {
     "POST /v1/submit": "a verdict on a job at submission, or on one that is modified",
+    "POST /v1/reserve": "take the slots of a job that is about to start, without asking a vendor",
     "POST /v1/start": "reserve and acquire for a job whose nodes are allocated",
     "POST /v1/end": "release what a job holds",
     "GET /v1/runs/{run}/environment": "the environment of a run; secrets only where its QPU is `direct`",

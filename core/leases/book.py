@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from qtandem.core.leases.model import Claim, ClaimHead, Lease, OwnerChange, OwnerState, owner_of
+from qtandem.core.leases.model import Claim, ClaimHead, Lease, LeaseState, OwnerChange, OwnerState, owner_of
 from qtandem.core.runs import JobId, Run
 
 
@@ -31,6 +31,12 @@ class Owner:
     def active(self) -> bool:
         """Whether its leases are for use, not on their way back."""
         return self.state in (OwnerState.STARTING, OwnerState.HELD)
+
+    @property
+    def reserved(self) -> bool:
+        """Whether its slots are taken, and no vendor was asked yet."""
+        states = {lease.state for lease in self.leases.values()}
+        return self.state is OwnerState.STARTING and states == {LeaseState.RESERVED}
 
 
 class Book:

@@ -98,7 +98,19 @@ class LeaseService:
         later attempt, came before; and the vendor's error, after all of the run's leases were set to go back.
         """
         key = run_owner(run.id)
-        return await self._once(key, lambda: self._begin(key, run, grants))
+        leases = await self._once(key, lambda: self._begin(key, run, grants))
+        while any(lease.state is LeaseState.RESERVED for lease in leases):
+            # It joined a call of `reserve`.
+            leases = await self._once(key, lambda: self._begin(key, run, grants))
+        return leases
+
+    async def reserve(self, run: Run, grants: Sequence[Grant]) -> tuple[Lease, ...]:
+        """Take the run's slots without asking a vendor; `begin` goes on from there, or else their time runs out.
+
+        Earlier attempts of the job are ended first. Raises `slots-busy` and `run-ended`, as `begin` does.
+        """
+        key = run_owner(run.id)
+        return await self._once(key, lambda: self._begin(key, run, grants, acquire=False))
 
     async def end(
         self, job: JobId, attempt: int | None, reason: str, exit_code: int | None = None, *, wait: bool = True
@@ -235,10 +247,12 @@ class LeaseService:
             task.add_done_callback(lambda _: self._starts.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _begin(self, key: str, run: Run, grants: Sequence[Grant]) -> tuple[Lease, ...]:
+    async def _begin(self, key: str, run: Run, grants: Sequence[Grant], *, acquire: bool = True) -> tuple[Lease, ...]:
         if key in self._recoveries:
             await asyncio.wait([self._recoveries[key]])
         owner = self._book.owner(key)
+        if owner is not None and owner.reserved:
+            return await self._go_on(owner, run, grants) if acquire else tuple(owner.leases.values())
         if owner is not None:
             return _again(owner)
         if any(other.id.attempt > run.id.attempt for other in self._runs_of_job(run.id.job)):
@@ -252,15 +266,31 @@ class LeaseService:
         except Exception:
             self._ledger.drop(owner)
             raise
-        return await self._start(owner, grants)
+        return await self._start(owner, grants, acquire=acquire)
 
-    async def _start(self, owner: Owner, grants: Sequence[Grant]) -> tuple[Lease, ...]:
+    async def _go_on(self, owner: Owner, run: Run, grants: Sequence[Grant]) -> tuple[Lease, ...]:
+        """Acquire what was reserved. The manager knows the run's nodes only now."""
+        if {lease.resource: lease.slots for lease in owner.leases.values()} != _by_resource(grants):
+            change = OwnerChange(owner.key, OwnerState.REFUSED, self._clock(), "the job was changed meanwhile")
+            await self._sessions.give_back(owner, change)
+            raise QtandemError("slots-busy", f"What was reserved for {run.id} is not what it asks for now")
+        owner.record = run
+        await self.write(self._store.tell, run)
+        if owner.active:
+            await self._acquire(owner)
+        if owner.state is not OwnerState.HELD:
+            raise _over(owner)
+        return tuple(owner.leases.values())
+
+    async def _start(self, owner: Owner, grants: Sequence[Grant], *, acquire: bool = True) -> tuple[Lease, ...]:
         try:
             leases = self._new_leases(owner, grants)
         except Exception:
             self._ledger.drop(owner)
             raise
         await self._ledger.reserve(owner, leases)
+        if not acquire and owner.active:
+            return tuple(owner.leases.values())
         if owner.active:
             await self._acquire(owner)
         if owner.state is not OwnerState.HELD:

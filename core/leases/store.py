@@ -66,6 +66,11 @@ class Store(Accounting):
             if owner is not None:
                 _change_owner(connection, owner)
 
+    def tell(self, run: Run) -> None:
+        """Write what is known of a run now; it was reserved before its nodes were known."""
+        with self.writing() as connection:
+            connection.execute(update(runs).where(runs.c.id == str(run.id)).values(**_run_values(run)))
+
     def note_end(self, job: JobId, attempt: int | None, now: float) -> None:
         """Remember an end that met no open run, so that a start that comes after it gets nothing.
 

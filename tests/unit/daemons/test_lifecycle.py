@@ -265,3 +265,50 @@ async def test_a_run_of_a_manager_that_is_configured_no_more_is_kept(house: Hous
     for _ in range(3):
         await reaping.reap()
     assert house.leases.leased("fez") == 1
+
+
+async def reserve(house: House, job: str, *resources: str, attempt: int = 1) -> StartAnswer:
+    grants = [Grant(name) for name in resources or ("fez",)]
+    return await house.lifecycle.reserve(house.manager, run_of(house, job, attempt), grants)
+
+
+async def test_a_reservation_becomes_the_lease_of_the_start(house: House) -> None:
+    assert (await reserve(house, "1")).verdict == "admit"
+    assert (house.workers.sessions(), house.leases.leased("fez")) == ([], 1)
+    assert (await reserve(house, "1")).verdict == "admit"
+    assert (await start(house, "1", attempt=1)).verdict == "admit"
+    assert len(house.workers.sessions()) == 1
+
+
+async def test_a_reservation_of_a_closed_resource_is_refused_and_at_last_held(
+    house: House, eventually: Callable
+) -> None:
+    house.manager.add("1")
+    await see(house, "fez", PAUSED, eventually)
+    answers = []
+    for _ in range(3):
+        answers.append(await reserve(house, "1"))
+        again = await reserve(house, "1")
+        assert again.retry_after <= answers[-1].retry_after, "asking early counts for no refusal"
+        house.lifecycle._not_before.clear()
+    assert [answer.verdict for answer in answers] == ["hold"] * 3
+    assert answers[0].retry_after > 10.0
+    assert answers[1].retry_after > answers[0].retry_after
+    assert answers[2].retry_after == 0.0
+    await eventually(lambda: house.manager.held)
+
+
+async def test_a_refused_start_is_not_reserved_for_before_its_time(house: House, eventually: Callable) -> None:
+    await see(house, "fez", PAUSED, eventually)
+    first = await insist(house, "1", attempt=1)
+    assert (first.verdict, first.code) == ("hold", "not-available")
+    await see(house, "fez", Observation(availability=Availability.ONLINE), eventually)
+    assert (await reserve(house, "1", attempt=2)).retry_after > 10.0
+    assert (await reserve(house, "2")).verdict == "admit"
+
+
+async def test_a_reservation_never_waits_for_a_slot(house: House) -> None:
+    await start(house, "1")
+    answer = await reserve(house, "2")
+    assert (answer.verdict, answer.code, answer.retry_after) == ("hold", "slots-busy", lifecycle.AGAIN_S)
+    assert house.manager.delays == house.manager.held == {}

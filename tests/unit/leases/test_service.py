@@ -10,6 +10,7 @@ import structlog
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import LeaseState, OwnerState
 from qtandem.core.leases.queries import Filter
+from qtandem.core.managers import Grant
 from qtandem.core.runs import JobId
 
 REFUSED = QtandemError("policy", "the plan has no sessions")
@@ -375,3 +376,49 @@ async def test_queries_of_open_runs(site, run):
     assert caught.value.code == "not-yours"
     await site.end("1")
     assert site.service.run(run("1").id) is None
+
+
+async def test_a_reservation_takes_slots_and_asks_no_vendor(site, run):
+    reserved = await site.service.reserve(run(), [Grant("fez", 1)])
+    assert [lease.state for lease in reserved] == ["reserved"]
+    assert (site.vendor.calls, site.service.leased("fez"), site.service.held(run().id)) == ([], 1, ())
+    assert await site.service.reserve(run(), [Grant("fez", 1)]) == reserved
+    with pytest.raises(QtandemError, match="slots"):
+        await site.begin(run("2"))
+
+
+async def test_a_start_goes_on_from_its_reservation(site, run):
+    reserved = await site.service.reserve(run().on(()), [Grant("fez", 1)])
+    leases = await site.begin(run())
+    assert [(lease.id, lease.state) for lease in leases] == [(reserved[0].id, "held")]
+    assert site.service.open_runs() == [run()]
+    [record] = site.store.runs(Filter())
+    assert record.run.nodes == ("n1", "n2")
+
+
+async def test_a_start_that_meets_its_own_reservation_under_way_is_held(site, run):
+    answers = await asyncio.gather(site.service.reserve(run(), [Grant("fez", 1)]), site.begin(run()))
+    assert [lease.state for lease in answers[1]] == ["held"]
+    assert site.vendor.calls == [("acquire", "fez")]
+
+
+async def test_a_reservation_runs_out(site, run):
+    await site.service.reserve(run(), [Grant("fez", 1)])
+    await site.later(121.0)
+    assert (site.service.leases(), site.vendor.calls) == ([], [])
+    assert [lease.state for lease in await site.begin(run())] == ["held"]
+
+
+async def test_a_reservation_does_not_outlive_the_daemon(site, run):
+    await site.service.reserve(run(), [Grant("fez", 1)])
+    await site.restart()
+    await site.service.settled()
+    assert (site.service.leases(), site.vendor.calls) == ([], [])
+
+
+async def test_a_job_that_changed_after_its_reservation_starts_anew(site, run):
+    await site.service.reserve(run(), [Grant("fez", 1)])
+    with pytest.raises(QtandemError, match="asks for now"):
+        await site.begin(run(), ("garnet", 1))
+    await site.service.settled()
+    assert [lease.resource for lease in await site.begin(run(), ("garnet", 1))] == ["garnet"]
