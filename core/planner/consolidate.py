@@ -67,6 +67,15 @@ class Consolidation:
             if n is not None and self.cost is not None:
                 self._narrow(n)
 
+    def resume(self, deadline: Deadline, cost: int, bound: int) -> None:
+        """Go on with more time, and with the cost and the bound that others have found meanwhile."""
+        self.deadline = self.master.deadline = deadline
+        self.cost, self.bound = cost, max(self.bound, bound)
+        n, lower = self.master.cheapest(0.3 * deadline.left())
+        self._raise(lower)
+        if n is not None and not self.proven:
+            self._narrow(n)
+
     def _narrow(self, n: Ints) -> None:
         """Close the gap from both sides until it is closed or time is up."""
         effort, found = 2.0, n

@@ -43,6 +43,10 @@ class Deadline:
         """As many seconds as were asked for, or what is left."""
         return min(seconds, self.left())
 
+    def rest(self) -> Deadline:
+        """A deadline of its own for what is left; charges this one too."""
+        return _Part(self, self.left())
+
     def part(self, seconds: float) -> Deadline:
         """A shorter deadline that ends with this one at the latest; charges both."""
         return _Part(self, self.share(seconds))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,15 +11,19 @@ from qtandem.core.planner import backends, greedy, joint, monolith, rolling
 from qtandem.core.planner.admission import admit, cost_bound
 from qtandem.core.planner.consolidate import Consolidation
 from qtandem.core.planner.deadline import Deadline
-from qtandem.core.planner.problem import Ints, Problem
+from qtandem.core.planner.fillings import Fillings
+from qtandem.core.planner.problem import Ints, Problem, compile_problem
 from qtandem.core.planner.state import Search
 
 SMALL = 1500
 MEDIUM = 6000
 
 
-def exact(problem: Problem, deadline: Deadline, *, seed: int = 1, workers: int = 1) -> Search:
-    """Plan within the deadline: never worse than greedy, with a proven bound on admission and on cost."""
+def exact(problem: Problem, deadline: Deadline, *, seed: int = 1, workers: int = 1, whole: bool = False) -> Search:
+    """Plan within the deadline: never worse than greedy, with a proven bound on admission and on cost.
+
+    `whole`: the caller has left out already who cannot be admitted; if not all can be, that is not looked into again.
+    """
     search = Search(problem, deadline, "exact")
     _baselines(search)
     pairs = len(problem.demand) * len(problem.capacity)
@@ -25,7 +31,12 @@ def exact(problem: Problem, deadline: Deadline, *, seed: int = 1, workers: int =
         monolith.refine(search, 0.5 * deadline.left(), workers=workers, seed=seed)
         search.mark("monolith")
     if not search.proven and len(problem.demand):
-        _decompose(search, seed, workers)
+        allowed = problem.allowed()
+        impossible = np.flatnonzero(np.isin(problem.unit, problem.unit[~allowed.any(axis=1)]))
+        if len(impossible) and not whole:
+            _without_impossible(search, impossible, seed, workers)
+            return search
+        _decompose(search, allowed, seed, workers, whole=whole)
     if not search.proven and pairs <= MEDIUM:
         monolith.refine(search, deadline.left(), workers=workers, seed=seed)
         search.mark("monolith")
@@ -44,16 +55,16 @@ def _baselines(search: Search) -> None:
     search.mark("greedy")
 
 
-def _decompose(search: Search, seed: int, workers: int) -> None:
+def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: int, *, whole: bool) -> None:
     """Backends, then nodes with quantum workloads pinned to zones, then admission or pair costs where they matter."""
     p = search.problem
-    allowed = p.allowed()
     base, pinned, pairing = 0, allowed, None
     if len(p.quantum_jobs):
         pairing = backends.pair(p, allowed, search, 0.1 * search.deadline.left())
         search.mark("backends")
         if pairing is None:
-            _partial(search, allowed, seed, workers)
+            if not whole:
+                _partial(search, allowed, seed, workers)
             return
         base, pinned = pairing.bound, pairing.pinned(p, allowed)
     priced = p.pair is not None or bool((p.home >= 0).any())
@@ -61,14 +72,37 @@ def _decompose(search: Search, seed: int, workers: int) -> None:
     if pairing is not None:
         node_bound = _node_bound(search, allowed)
         search.raise_bound(node_bound + base)
-    run = _consolidate(search, pinned, pairing, seed, workers, share=0.25 if priced else 1.0)
+    coarse = Fillings.usable(p)
+    run = _consolidate(search, pinned, pairing, seed, workers, share=0.1 if priced else 0.3 if coarse else 1.0)
     if pairing is None:
         node_bound = run.bound
         search.raise_bound(node_bound)
+    if not search.complete and coarse and not priced:
+        Fillings(search, pinned, priced=False).improve(
+            0.3 * search.deadline.left(), base, bounding=pairing is None, backend=_backend(search, pairing)
+        )
     if not search.complete:
-        _partial(search, allowed, seed, workers)
-    elif priced:
+        search.cost_bound = 0
+        if not whole:
+            _partial(search, allowed, seed, workers)
+        return
+    if search.proven:
+        return
+    fillings = Fillings(search, pinned, priced=priced) if coarse else None
+    if fillings is not None:
+        share = 0.6 if priced else 0.4 if fillings.templates else 0.5
+        fillings.improve(share * search.deadline.left(), base, bounding=pairing is None, backend=search.backend)
+    if priced:
         joint.improve(search, pinned, node_bound, seed, search.deadline.left(), base=base)
+    elif fillings is not None and fillings.templates and not search.proven:
+        fillings.count_up(base, bounding=pairing is None, backend=search.backend, workers=workers, seed=seed)
+    elif not search.proven:
+        run.resume(search.deadline, (search.cost or 0) - base, search.cost_bound - base)
+        search.mark("consolidation")
+
+
+def _backend(search: Search, pairing: backends.Pairing | None) -> Ints:
+    return np.full(len(search.problem.demand), -1, dtype=np.int64) if pairing is None else pairing.backend
 
 
 def _consolidate(
@@ -80,7 +114,7 @@ def _consolidate(
     share: float,
 ) -> Consolidation:
     p = search.problem
-    backend = np.full(len(p.demand), -1, dtype=np.int64) if pairing is None else pairing.backend
+    backend = _backend(search, pairing)
     limit = search.deadline.part(share * search.deadline.left())
 
     def report(assign: Ints) -> None:
@@ -104,16 +138,43 @@ def _node_bound(search: Search, allowed: NDArray[np.bool_]) -> int:
 
 def _partial(search: Search, allowed: NDArray[np.bool_], seed: int, workers: int) -> None:
     """Not everybody can be admitted (or it is not known how): bound and raise the admission, then save cost."""
-    p = search.problem
-    relaxed = admit(search, allowed, seed, 0.6 * search.deadline.left())
+    relaxed = admit(search, allowed, seed, 0.5 * search.deadline.left())
     if not search.complete:
         search.cost_bound = cost_bound(relaxed, search.admitted, search)
-    items = np.flatnonzero(search.assign >= 0)
-    if len(p.quantum_jobs) or p.pair is not None or (p.home >= 0).any() or not len(items):
-        return
-    backend = np.full(len(p.demand), -1, dtype=np.int64)
-    run = Consolidation(
-        p, allowed, items, search.deadline, lambda a: search.offer(a, backend), seed=seed, workers=workers
+    rejected = np.flatnonzero(search.assign < 0)
+    if len(rejected) < len(search.assign):
+        _without(search, rejected, seed, workers, whole=True)
+
+
+def _without(search: Search, rejected: Ints, seed: int, workers: int, *, whole: bool) -> Search:
+    """Plan again without the rejected, and take the plan over; returns the other search, for its bounds."""
+    p, instance = search.problem, search.problem.instance
+    kept = np.setdiff1d(np.arange(len(p.demand)), rejected)
+    gone = int((p.home[rejected] >= 0).sum())
+    smaller = replace(
+        instance,
+        workloads=tuple(instance.workloads[i] for i in kept),
+        move_budget=None if instance.move_budget is None else max(0, instance.move_budget - gone),
     )
-    run.run(search.cost)
-    search.mark("consolidation")
+    began = search.deadline.spent()
+    other = exact(compile_problem(smaller, p.goal), search.deadline.rest(), seed=seed, workers=workers, whole=whole)
+    assign, backend = np.full(len(p.demand), -1, dtype=np.int64), np.full(len(p.demand), -1, dtype=np.int64)
+    assign[kept], backend[kept] = other.assign, other.backend
+    if p.moved(assign) <= p.move_budget:
+        search.inherit(other, began, gone * p.move_cost)
+        search.offer(assign, backend)
+    search.mark("without the rejected")
+    return other
+
+
+def _without_impossible(search: Search, rejected: Ints, seed: int, workers: int) -> None:
+    """Who fits nowhere takes no part, so that the bounds of the rest are bounds of the whole."""
+    p = search.problem
+    if len(rejected) == len(p.demand):
+        search.admission_bound = 0
+        return
+    other = _without(search, rejected, seed, workers, whole=False)
+    search.admission_bound = min(search.admission_bound, other.admission_bound)
+    if search.admitted == other.admitted:
+        search.raise_bound(other.cost_bound + p.move_cost * int((p.home[rejected] >= 0).sum()))
+    search.mark("without the impossible")

@@ -73,6 +73,17 @@ class Search:
         if last is None or replace(moment, seconds=last.seconds) != last:
             self.history.append(moment)
 
+    def inherit(self, other: Search, began: float, extra: int) -> None:
+        """The time line of a search over a part of this one, where it has better plans; `extra` is what the rest costs."""
+        for moment in other.history:
+            value = (-moment.admitted, moment.cost + extra)
+            if self._value is None or value < self._value:
+                bound = moment.cost_bound + extra
+                seconds = began + moment.seconds
+                self.history.append(replace(moment, seconds=seconds, cost=moment.cost + extra, cost_bound=bound))
+        if other.first_s is not None and other.admitted > self.admitted:
+            self.first_s = began + other.first_s
+
     def raise_bound(self, cost: int) -> None:
         """A proven bound on cost, for plans that admit as much as the incumbent will."""
         if cost > self.cost_bound:

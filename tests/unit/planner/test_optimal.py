@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from qtandem.core.planner import exact
 from qtandem.core.planner.checker import check
 from qtandem.core.planner.instance import Instance
 from qtandem.core.planner.objective import OBJECTIVES, objective
@@ -13,7 +14,7 @@ from qtandem.core.planner.solve import solve
 from tests.fakes.tiny_plans import instances, optimum
 
 goals = st.sampled_from([*OBJECTIVES.values(), objective("regulated", fragmentation=300.0)])
-quick = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @quick
@@ -52,3 +53,21 @@ def test_greedy_is_feasible_and_never_better_than_exact(engine: str, instance: I
     assert check(instance, goal, plan) == []
     best = solve(instance, goal, limit_s=20)
     assert (best.admitted, -best.cost) >= (plan.admitted, -plan.cost)
+
+
+@quick
+@given(instances(), goals, st.booleans())
+def test_the_bounds_of_the_decomposition_are_bounds(instance: Instance, goal, running: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "SMALL", 0)
+        patch.setattr(exact, "MEDIUM", 0)
+        if running:
+            placed = solve(instance, goal, engine="least-allocated").placement
+            workloads = tuple(replace(w, node=placed.get(w.name)) for w in instance.workloads)
+            instance = replace(instance, workloads=workloads, move_budget=1)
+        plan = solve(instance, goal, limit_s=0.3)
+    assert check(instance, goal, plan) == []
+    admitted, cost = optimum(instance, goal)
+    assert plan.admitted <= admitted <= plan.admission_bound
+    if plan.admitted == admitted:
+        assert plan.cost_bound <= cost <= plan.cost
