@@ -34,7 +34,7 @@ class SlurmCluster(Cluster):
         for host in (self.control, *self.workers):
             self.containers[host] = self.project.container(host)
             self.agents[host] = Agent(self.containers[host])
-        self.devices = Agent(self.containers[self.control], "qtandem")
+        self.devices = Agent(self.containers[self.control], "qtandem-worker")
         self._wait_ready(within)
         return self
 
@@ -131,7 +131,7 @@ class SlurmCluster(Cluster):
                 self.exec(host, ["true"], timeout=10)
             except HostLost:
                 self.return_node(host)
-        daemons = ("munged", "mariadbd", "slurmdbd", "slurmctld", "qtandemd", "deadman")
+        daemons = ("munged", "mariadbd", "slurmdbd", "slurmctld", "launcher", "qtandemd", "deadman")
         for daemon in daemons:
             self.start(daemon, self.control)
         self._wait_ready(60)
