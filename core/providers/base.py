@@ -122,6 +122,10 @@ PROVIDERS: dict[str, str] = {
     "qiskit-runtime-service": "qtandem.core.providers.ibm.compute:ComputeProvider",
     "ibm-quantum-system": "qtandem.core.providers.ibm.system:SystemProvider",
     "braket": "qtandem.core.providers.braket.provider:BraketProvider",
+    "iqm-server": "qtandem.core.providers.qrmi.provider:IqmProvider",
+    "alice-bob-felis": "qtandem.core.providers.qrmi.provider:FelisProvider",
+    "pasqal-cloud": "qtandem.core.providers.qrmi.provider:PasqalCloudProvider",
+    "pasqal-local": "qtandem.core.providers.qrmi.provider:PasqalLocalProvider",
 }
 
 # What installs a provider's own client: `pip install 'qtandem[EXTRA]'`.
@@ -131,6 +135,10 @@ EXTRAS: dict[str, str] = {
     "qiskit-runtime-service": "ibm",
     "ibm-quantum-system": "ibm-system",
     "braket": "braket",
+    "iqm-server": "qrmi",
+    "alice-bob-felis": "qrmi",
+    "pasqal-cloud": "qrmi",
+    "pasqal-local": "qrmi",
 }
 
 # Types of QRMI 0.26 that load but have no provider yet, and the spellings that were retired.

@@ -20,8 +20,10 @@ from qtandem.core.resources import native_name
 UNSURE = "task-failed"
 
 
-def folder(kind: str, spec: ProviderSpec) -> Path:
+def folder(kind: str, spec: ProviderSpec, inner: str = "") -> Path:
     """Where a resource's provider keeps its records: the setting `state_dir`, or the default of this host.
+
+    `inner` is a folder within it.
 
     Raises `bad-config` for a folder that cannot be used.
     """
@@ -29,6 +31,7 @@ def folder(kind: str, spec: ProviderSpec) -> Path:
     place = Path(named) if named else _base() / kind / native_name(spec.resource)
     if not place.is_absolute():
         raise QtandemError("bad-config", f"state_dir = {named!r} is not an absolute path")
+    place /= inner
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -96,6 +99,12 @@ class Records:
     def of(self, lease: str) -> list[str]:
         """The vendor's ids of a lease."""
         return [str(record["id"]) for _, record in self._all(lease) if isinstance(record.get("id"), str)]
+
+    def drop(self, id: str) -> None:
+        """Forget the record of one vendor id."""
+        for path in self._place().glob("*.json"):
+            if (self._read(path) or {}).get("id") == id:
+                path.unlink(missing_ok=True)
 
     def forget(self, lease: str) -> None:
         for path, _ in self._all(lease):

@@ -12,8 +12,14 @@ from qtandem.core.providers.pool import Workers
 from qtandem.core.providers.simulator.device import SimulatedDevice
 from tests.fakes.vendors.braket import ACCESS_KEY, ARN, SECRET_KEY, FakeBraket
 from tests.fakes.vendors.braket import MAX_SHOTS as BRAKET_SHOTS
+from tests.fakes.vendors.felis import APIKEY as FELIS_KEY
+from tests.fakes.vendors.felis import DEVICE as FELIS_DEVICE
+from tests.fakes.vendors.felis import FakeFelis
 from tests.fakes.vendors.ibm import APIKEY, BACKEND, CRN, MAX_SHOTS, FakeCompute, FakeSystem
+from tests.fakes.vendors.iqm import TOKEN as IQM_TOKEN
+from tests.fakes.vendors.iqm import FakeIqm
 from tests.fakes.vendors.kit import FakeServer
+from tests.fakes.vendors.pasqal import CLIENT, DEVICE, PROJECT, SECRET, FakePasqal, FakeWarden, munge_library
 from tests.fakes.vendors.s3 import FakeS3
 
 BELL = """OPENQASM 3.0; include "stdgates.inc"; qubit[2] q; bit[2] c; h q[0]; cx q[0], q[1]; c = measure q;"""
@@ -136,7 +142,71 @@ def braket(folder: Path) -> Rig:
     )
 
 
+def _qrmi(fake: Any, spec: ProviderSpec, payload: Mapping[str, Any], *bad: Mapping[str, Any]) -> Rig:
+    return Rig(
+        spec=spec,
+        log=lambda: fake.log,
+        block=_blocker(fake),
+        slow=lambda: setattr(fake, "task_s", 600),
+        payload=payload,
+        bad_payloads=[payload | each for each in bad],
+        close=fake.close,
+    )
+
+
+def iqm_server(folder: Path) -> Rig:
+    fake = FakeIqm()
+    settings = {"QRMI_IQM_ISA_ENDPOINT": fake.url, "QRMI_IQM_ISA_TOKEN": IQM_TOKEN, "state_dir": str(folder)}
+    payload = {"kind": "iqm-server", "iqmjson": '{"circuits": [], "shots": 10}', "job_type": "circuit"}
+    bad = [{"iqmjson": "{"}, {"iqmjson": "{}"}, {"job_type": "fortune"}, {"tag": "x" * 51}, {"use_timeslot": "yes"}]
+    return _qrmi(fake, ProviderSpec("garnet_mock", "iqm-server", settings, 3), payload, *bad)
+
+
+def alice_bob_felis(folder: Path) -> Rig:
+    fake = FakeFelis()
+    settings = {
+        "QRMI_AB_FELIS_API_KEY": FELIS_KEY,
+        "QRMI_AB_FELIS_BASE_ENDPOINT": fake.url,
+        "state_dir": str(folder),
+    }
+    payload = {"kind": "alice-bob-felis", "human_qir": "define void @main() {}", "input_params": "{}"}
+    bad = [{"human_qir": ""}, {"input_params": "{"}, {"input_params": "[]"}]
+    return _qrmi(fake, ProviderSpec(FELIS_DEVICE, "alice-bob-felis", settings, 3), payload, *bad)
+
+
+_SEQUENCE = {"kind": "pasqal-cloud", "sequence": '{"version": "1"}', "job_runs": 10}
+_BAD_SEQUENCES = (
+    {"sequence": "{"},
+    {"sequence": "{}"},
+    {"job_runs": 0},
+    {"sequence": '{"setup": 1, "hamiltonian": 2}'},
+)
+
+
+def pasqal_cloud(folder: Path) -> Rig:
+    fake = FakePasqal()
+    settings = {
+        "QRMI_PASQAL_CLOUD_PROJECT_ID": PROJECT,
+        "QRMI_PASQAL_CLOUD_CLIENT_ID": CLIENT,
+        "QRMI_PASQAL_CLOUD_CLIENT_SECRET": SECRET,
+        "QRMI_PASQAL_CLOUD_AUTH_ENDPOINT": f"{fake.url}/oauth/token",
+        "QRMI_PASQAL_CLOUD_BASE_URL": fake.url,
+        "state_dir": str(folder),
+    }
+    return _qrmi(fake, ProviderSpec(DEVICE, "pasqal-cloud", settings, 3), _SEQUENCE, *_BAD_SEQUENCES)
+
+
+def pasqal_local(folder: Path) -> Rig:
+    fake = FakeWarden()
+    settings = {"QRMI_WARDEN_URL": fake.url, "munge_library": munge_library(), "state_dir": str(folder)}
+    return _qrmi(fake, ProviderSpec("fresnel_here", "pasqal-local", settings, 3), _SEQUENCE, *_BAD_SEQUENCES)
+
+
 RIGS = {
+    "iqm-server": iqm_server,
+    "alice-bob-felis": alice_bob_felis,
+    "pasqal-cloud": pasqal_cloud,
+    "pasqal-local": pasqal_local,
     "braket": braket,
     "simulator": simulator,
     "ibm-quantum-compute-service": ibm_compute,
