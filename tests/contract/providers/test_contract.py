@@ -173,7 +173,9 @@ async def test_unknown_tasks_are_errors(refused):
 
 
 async def test_a_deadline_holds_when_the_vendor_does_not_answer(rig, call, refused):
+    rig.slow()
     token = await call("acquire", "run-1", 1)
+    await call("task_start", token, "task-1", rig.payload)
     rig.block(True)
     for method, *args in (["observe"], ["acquire", "run-2", 1], ["release", token]):
         error = await refused(method, *args, deadline_s=1)
