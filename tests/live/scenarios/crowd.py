@@ -78,9 +78,8 @@ def test_twenty_jobs_on_three_flapping_qpus(cluster: Cluster, measured: Measured
     for number, job in enumerate(jobs):
         assert cluster.output(job, ("alice", "bob")[number % 2]) == "once\n", f"job {job} ran more or less than once"
     restarts = sum(view.restarts for view in ended.values())
-    measured(
-        f"{cluster.manager}: 20 jobs over {FLAPPING_S:.0f} s of flapping: {restarts} restarts, {watch.readings} readings"
-    )
+    figures = f"{restarts} restarts, {watch.readings} readings"
+    measured(f"{cluster.manager}: 20 jobs over {FLAPPING_S:.0f} s of flapping: {figures}")
     agreed(cluster)
 
 
