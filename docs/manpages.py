@@ -190,7 +190,8 @@ def _service(
     yield ".SH OPTIONS"
     for action in parser._actions:
         if action.dest != "help":
-            yield f".TP\n.B {_escape(', '.join(action.option_strings))} FILE\n{_escape(action.help or '')}"
+            value = "" if action.nargs == 0 else " FILE"
+            yield f".TP\n.B {_escape(', '.join(action.option_strings))}{value}\n{_escape(action.help or '')}"
     yield from _list("SIGNALS", signals)
     yield from _exits(0, EXIT_BUG, EXIT_USAGE, EXIT_SITE)
     yield from _list("FILES", FILES)
