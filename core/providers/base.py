@@ -48,7 +48,9 @@ class TaskReport:
 class Capabilities:
     """What a provider does for real. `sessions`: acquire opens something at the vendor.
 
-    `finds_tasks` / `finds_sessions`: a lost submission or acquisition can be found again by our key.
+    `finds_tasks` / `finds_sessions`: a lost submission or acquisition can be found again by our key. Where a vendor
+    cannot, but the provider keeps records, `find_task` gives what they say and raises `task-failed` for a submission
+    that was interrupted: None always means that sending it is safe.
     """
 
     sessions: bool

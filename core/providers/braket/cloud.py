@@ -199,7 +199,11 @@ class CloudProvider:
 
     def _device(self) -> Mapping[str, Any]:
         session, arn = self._place()
-        device: Mapping[str, Any] = ask(_about(self._settings.device), lambda: session.get_device(arn))
+        call = _about(self._settings.device)
+        device: Mapping[str, Any] = ask(call, lambda: session.get_device(arn))
+        if "deviceStatus" not in device:
+            # What is no JSON reaches us as an answer without fields.
+            raise unreadable(call, "an answer without a status")
         self._described = facts.capabilities(device) or self._described
         self._described_at = self._clock()
         return device

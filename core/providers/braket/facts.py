@@ -65,15 +65,15 @@ def signals(device: Mapping[str, Any], now: float, reservation: Reservation | No
     word, why = str(device.get("deviceStatus") or ""), _object(device.get("deviceStatusReason"))
     reason = _REASONS.get(str(why.get("reason")), str(why.get("reason") or ""))
     opens_at = _unix(why.get("estimatedEndAt"))
+    if word == "OFFLINE" and why.get("reason") in _REASONS:
+        word = "paused"
     if reservation is not None:
         return _reserved(word, reason, now, reservation)
     closed_until = opening(windows(capabilities(device)), now)
     if word == "ONLINE" and closed_until is not None:
         return Signals(words=(word, "paused"), reason=_REASONS["OUTSIDE_AVAILABILITY_WINDOW"], opens_at=closed_until)
-    if word == "OFFLINE" and opens_at is None and reason == _REASONS["OUTSIDE_AVAILABILITY_WINDOW"]:
+    if opens_at is None and reason == _REASONS["OUTSIDE_AVAILABILITY_WINDOW"]:
         opens_at = closed_until
-    if word == "OFFLINE" and why.get("reason") in _REASONS:
-        word = "paused"
     return Signals(words=(word,), queues=(queue(device),), reason=reason, opens_at=opens_at)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from qtandem.core.facts import Observation
 from qtandem.core.providers.base import Capabilities, Provider, ProviderSpec, TaskReport
+from qtandem.core.providers.braket.cloud import CloudProvider
+from qtandem.core.providers.braket.local import LocalProvider
 from qtandem.core.providers.braket.payloads import KINDS
 from qtandem.core.providers.braket.settings import Settings
 
@@ -19,7 +21,8 @@ class BraketProvider:
 
     def __init__(self, spec: ProviderSpec) -> None:
         settings = Settings.read(spec)
-        self._provider: Provider = _maker(settings)(spec, settings)
+        kind = LocalProvider if settings.local else CloudProvider
+        self._provider: Provider = kind(spec, settings)
 
     @property
     def busy(self) -> bool:
@@ -60,13 +63,3 @@ class BraketProvider:
 
     def metadata(self) -> dict[str, str]:
         return self._provider.metadata()
-
-
-def _maker(settings: Settings) -> Callable[[ProviderSpec, Settings], Provider]:
-    if settings.local:
-        from qtandem.core.providers.braket.local import LocalProvider
-
-        return LocalProvider
-    from qtandem.core.providers.braket.cloud import CloudProvider
-
-    return CloudProvider

@@ -164,8 +164,9 @@ def _observed(metrics: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
     """Values that are not marked invalid."""
     for row in map(object_of, list_of(metrics.get("observations"))):
         name, value = row.get("dut_field"), row.get("value")
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if isinstance(name, str) and number and row.get("invalid") is not True:
+        if not isinstance(name, str) or row.get("invalid") is True or isinstance(value, bool):
+            continue
+        if isinstance(value, int | float):
             yield name, float(value)
 
 

@@ -19,7 +19,10 @@ _CALIBRATION_S = 600.0
 
 
 class QrmiProvider:
-    """What all of them share: our keys are kept in records, because no vendor here finds a task by one."""
+    """What all of them share: our keys are kept in records, because no vendor here finds a task by one.
+
+    A refused submission can be made again; an interrupted one is told as such and never is.
+    """
 
     capabilities: Capabilities
     dialect: Callable[[ProviderSpec], Dialect]
@@ -115,7 +118,7 @@ class QrmiProvider:
 
 def _capabilities(kind: str, *, logs: bool, sessions: bool = False) -> Capabilities:
     return Capabilities(
-        sessions=sessions, finds_sessions=False, finds_tasks=False, payloads=frozenset({kind}), logs=logs, stop=True
+        sessions=sessions, finds_sessions=False, finds_tasks=True, payloads=frozenset({kind}), logs=logs, stop=True
     )
 
 

@@ -19,6 +19,8 @@ from qtandem.core.providers.base import TaskState
 from qtandem.core.providers.classify import Call, failed, unanswered, unreadable
 
 _STATUS = re.compile(r"(?:status code|Status:|response body:) (\d{3})[^,{]*(?:, Fail )?(.*)", re.DOTALL)
+_NO_TOKEN = re.compile(r"Token request failed: (\d{3})[^{]*(.*)", re.DOTALL)
+_REFUSED = {400, 401, 403}
 _BROKEN = re.compile(r"missing field|invalid type|error in serde|invalid JSON|expected .* at line|EOF while parsing")
 _UNSENT = re.compile(r"error sending request|error in reqwest|connection (?:closed|reset)", re.IGNORECASE)
 _LATE = re.compile(r"timed? ?out", re.IGNORECASE)
@@ -129,9 +131,16 @@ def _read(call: Call, error: Exception) -> QtandemError:
 
 def _sentence(call: Call, words: str) -> QtandemError:
     """A failure of which the library knows no more than what it says."""
-    status = _STATUS.search(words)
-    if status:
-        return failed(call, int(status[1]), status[2].strip())
+    token = _NO_TOKEN.search(words)
+    if token:
+        # Whatever a token service calls it, it does not know the credential.
+        status = int(token[1])
+        return failed(replace(call, what="give an access token"), 401 if status in _REFUSED else status, token[2])
+    if "auth token is missing" in words:
+        return QtandemError("bad-credentials", f"{call.vendor} did not {call.what}", cause=words)
+    found = _STATUS.search(words)
+    if found:
+        return failed(call, int(found[1]), found[2].strip())
     if "munge" in words.lower():
         return QtandemError(
             "bad-config",

@@ -10,12 +10,13 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.providers.base import EXTRAS, PROVIDERS
 from qtandem.core.providers.child import load
 
-CLIENTS = {"ibm": "qiskit_ibm_runtime", "ibm-system": "boto3"}
+CLIENTS = {"ibm": "qiskit_ibm_runtime", "ibm-system": "boto3", "braket": "braket", "qrmi": "qrmi"}
 
 
 @pytest.mark.parametrize("type_", sorted(kind for kind, extra in EXTRAS.items() if extra in CLIENTS))
 def test_the_error_names_the_extra(type_, monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("qtandem.core.providers.ibm")]:
+    package = PROVIDERS[type_].partition(":")[0].rpartition(".")[0]
+    for name in [name for name in sys.modules if name.startswith(package)]:
         monkeypatch.delitem(sys.modules, name)
     client = CLIENTS[EXTRAS[type_]]
     for name in [name for name in sys.modules if name == client or name.startswith(f"{client}.")]:
