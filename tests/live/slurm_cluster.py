@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,10 @@ class SlurmCluster(Cluster):
         docker("kill", self.containers[host])
 
     def return_node(self, host: str) -> None:
+        began = time.time()
         docker("start", self.containers[host])
+        up = ["find", "/run/cluster-ready", "-newermt", f"@{began}"]
+        self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
 
     def heal(self) -> None:
         for host in (self.control, *self.workers):
@@ -134,11 +138,10 @@ class SlurmCluster(Cluster):
         daemons = ("munged", "mariadbd", "slurmdbd", "slurmctld", "launcher", "qtandemd", "deadman")
         for daemon in daemons:
             self.start(daemon, self.control)
-        self._wait_ready(60)
         for host in self.workers:
             for daemon in ("munged", "slurmd", "relay"):
                 self.start(daemon, host)
-        self.shell(self.control, "scontrol update nodename=c[1-2] state=resume reason=test 2>/dev/null")
+            self.shell(self.control, f"scontrol update nodename={host} state=resume 2>/dev/null")
         self.open()
         self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
         self._wait_ready(60)
