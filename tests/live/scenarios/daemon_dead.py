@@ -49,7 +49,7 @@ def test_sensors_close_within_the_deadman_time(bereft: Cluster, measured: Measur
 
 def test_running_jobs_go_on_and_waiting_ones_start_when_it_is_back(cluster: Cluster) -> None:
     running = cluster.submit("sleep 12; echo done", qpu="east")
-    cluster.wait_state(running, "running")
+    cluster.wait_begun(running)
     waiting = cluster.submit("true", qpu="east")
     cluster.kill("qtandemd")
     cluster.wait_sensors(dict.fromkeys(QPUS, 0), DEADMAN_S + SLACK_S)
