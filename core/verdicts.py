@@ -14,13 +14,17 @@ from qtandem.core.resources import Catalog, Resource
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks, and from where. Empty `partitions` or `nodes` means that the manager chooses."""
+    """Who asks, and from where. Empty `partitions` or `nodes` means that the manager chooses.
+
+    `registered` are the resources for which the user has a key of their own.
+    """
 
     uid: int
     user: str
     account: str | None = None
     partitions: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    registered: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +187,9 @@ def _never(resource: Resource, item: Item, asker: Asker) -> QtandemError | None:
     if not resource.access.permits(asker.user, asker.account):
         who = f"user {asker.user}" + (f", account {asker.account}" if asker.account else "")
         return QtandemError("not-allowed", f"{who} may not use {resource.name}")
+    if resource.owner == "user" and resource.name not in asker.registered:
+        message = f"{resource.name} executes with your own key, and you have registered none"
+        return QtandemError("no-credential", message, remedy=f"qtandem credentials add {resource.name}")
     if item.slots > resource.slots:
         message = f"{item.slots} slots of {resource.name} are asked for; it has {resource.slots}"
         return QtandemError("too-many-slots", message, remedy=f"Write --qpu={resource.name}:{resource.slots} at most.")

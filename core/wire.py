@@ -158,6 +158,22 @@ class ClaimCall(Call):
     name: Name = ""
 
 
+class CredentialCall(Call):
+    """A user's own key at a vendor, by the provider's names. It is kept sealed and is in no answer."""
+
+    resource: Name
+    values: dict[Name, Annotated[str, Field(max_length=8192)]] = Field(repr=False)
+
+
+class CredentialAnswer(Answer):
+    """`used` is False where the site has since said that its own key executes."""
+
+    resource: str
+    keys: list[str]
+    added_at: float
+    used: bool
+
+
 class LeaseAnswer(Answer):
     id: str
     owner: str
@@ -180,7 +196,10 @@ class ClaimAnswer(Answer):
 
 
 class ResourceAnswer(Answer):
-    """One resource with its newest fact. `free` counts slots that a job could lease now; `why` is a sentence."""
+    """One resource with its newest fact. `free` counts slots that a job could lease now; `why` is a sentence.
+
+    `owner` is whose key executes, `user_keys` what a user registers for that.
+    """
 
     name: str
     native: str
@@ -201,6 +220,8 @@ class ResourceAnswer(Answer):
     currency: str = ""
     simulator: bool = False
     credentials: str = "brokered"
+    owner: str = "site"
+    user_keys: list[str] = Field(default_factory=list)
 
 
 class ExplainAnswer(Answer):

@@ -49,6 +49,8 @@ def resource_answer(resource: Resource, situation: Situation) -> ResourceAnswer:
         currency=resource.currency,
         simulator=resource.simulator,
         credentials=resource.credentials,
+        owner=resource.owner,
+        user_keys=list(resource.registered_keys()),
     )
 
 
@@ -106,7 +108,8 @@ def health(context: Context) -> Health:
     limit_s = context.settings.timing.deadman_s / 2
     stuck = {name for name, publisher in publishers.items() if publisher.health.stuck(now, limit_s)}
     dead = stuck | {name for name, publisher in publishers.items() if publisher.health.error}
-    problems = [*context.problems, *(f"{count} faults in {loop}" for loop, count in steady.faults.items())]
+    problems = [*context.problems, *context.secret_problems]
+    problems += [*(f"{count} faults in {loop}" for loop, count in steady.faults.items())]
     return Health(
         healthy=not dead,
         silent=sorted(dead),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from aiohttp import web
 from ClusterShell.NodeSet import NodeSet, NodeSetParseError
@@ -35,7 +36,7 @@ async def submit(request: web.Request) -> web.Response:
     manager = context.manager(call.manager, call.cluster)
     right = context.authority.require(Event.SUBMIT, request[CALLER], manager=call.manager, owner=call.uid)
     try:
-        answer = _submitted(request, manager, call, await _asker(call, right))
+        answer = _submitted(request, manager, call, await _asker(call, right, context.keys.resources(call.uid)))
     except QtandemError as error:
         if not users_fault(error):
             raise
@@ -100,7 +101,9 @@ async def environment(request: web.Request) -> web.Response:
     manager = run.id.job.manager
     caller = request[CALLER]
     context.authority.require(Event.ENVIRONMENT, caller, manager=manager, owner=run.uid, nodes=run.nodes)
-    env = run_environment(context.catalog, run, context.leases.held(run.id), context.settings.daemon.socket)
+    leases, socket = context.leases.held(run.id), context.settings.daemon.socket
+    own = partial(context.calls.secrets, uid=run.uid)
+    env = run_environment(context.catalog, run, leases, socket, own)
     return reply(request, EnvironmentAnswer(run=str(run.id), uid=run.uid, env=env))
 
 
@@ -120,10 +123,10 @@ def _submitted(request: web.Request, manager: Manager, call: SubmitCall, asker: 
     return SubmitAnswer(verdict="admit", request=admitted.canonical, choices=choices, native=native)
 
 
-async def _asker(call: SubmitCall, right: Right) -> Asker:
+async def _asker(call: SubmitCall, right: Right, registered: frozenset[str]) -> Asker:
     """An ordinary caller's own words on who it is count for nothing: its uid does."""
     user = call.user if right is Right.SERVICE and call.user else await people.user_name(call.uid)
-    return Asker(call.uid, user, call.account or None, _words(call.partition), _nodes(call.nodes))
+    return Asker(call.uid, user, call.account or None, _words(call.partition), _nodes(call.nodes), registered)
 
 
 def _job(manager: Manager, job: str, index: int | None) -> JobId:

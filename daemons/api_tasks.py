@@ -75,9 +75,8 @@ async def claim(request: web.Request) -> web.Response:
     context.authority.require(Event.CLAIM, caller, owner=caller.uid)
     call = await read(request, ClaimCall)
     user = await people.user_name(caller.uid)
-    admitted = verdicts.submit(
-        requests.parse(call.request), (), Asker(caller.uid, user), context.catalog, context.situation()
-    )
+    asker = Asker(caller.uid, user, registered=context.keys.resources(caller.uid))
+    admitted = verdicts.submit(requests.parse(call.request), (), asker, context.catalog, context.situation())
     assert admitted is not None
     mine = context.leases.claims(caller.uid)
     if not any(call.name and each.name == call.name for each in mine):

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.wire import MAX_BODY
-from qtandem.daemons import api_lifecycle, api_read, api_tasks, tls
+from qtandem.daemons import api_credentials, api_lifecycle, api_read, api_tasks, tls
 from qtandem.daemons.api import CALLER, CONTEXT, failure
 from qtandem.daemons.authority import ROOT, Caller
 from qtandem.daemons.context import Context
@@ -55,6 +55,9 @@ ROUTES: tuple[web.RouteDef, ...] = (
     web.post("/v1/claims", api_tasks.claim),
     web.get("/v1/claims", api_tasks.claims),
     web.delete("/v1/claims/{id}", api_tasks.end_claim),
+    web.post("/v1/credentials", api_credentials.add),
+    web.get("/v1/credentials", api_credentials.listing),
+    web.delete("/v1/credentials/{name}", api_credentials.remove),
 )
 
 

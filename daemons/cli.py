@@ -18,6 +18,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.daemons.commands import (
     claim,
     config,
+    credentials,
     daemon,
     demo,
     env,
@@ -48,6 +49,7 @@ app.command("env")(env.env)
 app.command("usage")(usage.usage)
 app.command("leases")(leases.leases)
 app.add_typer(claim.app, name="claim")
+app.add_typer(credentials.app, name="credentials")
 app.add_typer(config.app, name="config")
 app.command("install")(install.install)
 app.command("uninstall")(install.uninstall)

@@ -26,13 +26,16 @@ if TYPE_CHECKING:
     from qtandem.daemons.records import Records
     from qtandem.daemons.reported import Reported
     from qtandem.daemons.tasks import Tasks
+    from qtandem.daemons.userkeys import UserKeys
+    from qtandem.daemons.vendorcalls import VendorCalls
 
 
 @dataclass(slots=True)
 class Context:
     """Parts that a reload replaces (`configuration`, `managers`, `authority`, `publishers`) are read anew each time.
 
-    `clock` gives Unix time. `problems` are sentences for `/v1/healthz`: what is wrong but does not stop us.
+    `clock` gives Unix time. `problems` and `secret_problems` are sentences for `/v1/healthz`: what
+    is wrong but does not stop us.
     """
 
     configuration: Configuration
@@ -45,9 +48,11 @@ class Context:
     pending: Pending
     authority: Authority
     metrics: Metrics
+    calls: VendorCalls
     managers: Mapping[str, Manager] = field(default_factory=dict)
     publishers: Mapping[str, Publisher] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    secret_problems: list[str] = field(default_factory=list)
     tasks: Tasks = field(init=False)
     lifecycle: Lifecycle = field(init=False)
     reported: Reported = field(init=False)
@@ -55,6 +60,10 @@ class Context:
     @property
     def settings(self) -> Settings:
         return self.configuration.settings
+
+    @property
+    def keys(self) -> UserKeys:
+        return self.calls.keys
 
     @property
     def catalog(self) -> Catalog:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from qtandem.core.config import Configuration, load
 from qtandem.core.credentials import credential
 from qtandem.core.errors import QtandemError
+from qtandem.core.facts import Availability
 from qtandem.core.launching import Launcher
 from qtandem.core.leases import cipher
 from qtandem.core.leases.service import LeaseService
@@ -38,10 +40,13 @@ from qtandem.daemons.reaping import Reaping
 from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
 from qtandem.daemons.reported import Reported
+from qtandem.daemons.rotation import Rotation
 from qtandem.daemons.servers import Servers, make_folders
 from qtandem.daemons.steady import every, keep
 from qtandem.daemons.tasks import Tasks, Terms
 from qtandem.daemons.tending import Tending
+from qtandem.daemons.userkeys import UserKeys
+from qtandem.daemons.vendorcalls import VendorCalls
 
 # Calls and vendor work under way get so long at a stop; what is not done then is taken up by the next daemon.
 GRACE_S = 15.0
@@ -72,6 +77,7 @@ class Daemon:
         self._reloading = asyncio.Lock()
         self._retired: dict[str, SensorValue] = {}
         self._timing = LiveTiming(configuration.settings.timing)
+        self._rotation = Rotation(clock)
         self.context = self._assemble(configuration)
         self._servers = Servers(self.context)
 
@@ -79,6 +85,8 @@ class Daemon:
         """Everything is running when this returns; raises `bad-config`, `already-exists`."""
         context = self.context
         await self._servers.bind()
+        await asyncio.to_thread(context.keys.open)
+        await self._rotate(at_start=True)
         await context.leases.open()
         await self._take_up(context.configuration)
         await context.tasks.open()
@@ -92,6 +100,7 @@ class Daemon:
         self._background = [asyncio.create_task(keep(name, loop), name=name) for name, loop in loops.items()]
         self._mirroring = asyncio.create_task(self._mirror(), name="mirror")
         self._background.append(every("files", lambda: FILES_S, context.tasks.sweep))
+        self._background.append(every("secrets", lambda: context.settings.timing.secrets_s, self._rotate))
         self._background.append(every("textfile", lambda: TEXTFILE_S, self._textfile))
         if self._notifier.watchdog_s is not None:
             period = self._notifier.watchdog_s
@@ -135,7 +144,7 @@ class Daemon:
                 if fresh.errors:
                     faults = "\n".join(str(problem) for problem in fresh.errors)
                     raise QtandemError("bad-config", f"{self._path} has faults", cause=faults)
-                await self._take_up(fresh)
+                await self._take_up(replace(fresh, catalog=await self._rotation.fill(fresh.catalog)))
             except QtandemError as error:
                 why = f"{error.message}: {error.cause}" if error.cause else error.message
                 self.context.problems[:] = [f"reload refused, the last good configuration holds: {why}"]
@@ -160,7 +169,9 @@ class Daemon:
             memory_bytes=settings.timing.worker_memory_mb << 20,
             launch=self._launcher.worker if self._launcher else None,
         )
-        leases = LeaseService(self._store, workers, self._slots, clock, signals, self._timing)
+        keys = UserKeys(settings.daemon.state_dir, self._store.cipher, self._leased)
+        calls = VendorCalls(workers, keys, lambda name: self.context.catalog.resources.get(name))
+        leases = calls.leases = LeaseService(self._store, calls, self._slots, clock, signals, self._timing)
         pending = Pending(clock=clock, on_new=lambda names: self.context.observer.nudge(names))
         context = Context(
             configuration=configuration,
@@ -169,13 +180,14 @@ class Daemon:
             records=Records(leases, self._store),
             leases=leases,
             workers=workers,
-            observer=Observer(workers, signals, clock=clock, wanted=pending.wanted),
+            observer=Observer(calls, signals, clock=clock, wanted=pending.wanted),
             pending=pending,
             authority=authority_of(settings),
             metrics=Metrics(),
+            calls=calls,
         )
         state_dir = settings.daemon.state_dir
-        context.tasks = Tasks(context.records, leases, workers, state_dir, signals, self._terms, clock=clock)
+        context.tasks = Tasks(context.records, leases, calls, state_dir, signals, self._terms, clock=clock)
         refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
         context.reported = Reported(context)
@@ -188,7 +200,7 @@ class Daemon:
         managers = {name: self._build(name, manager, natives) for name, manager in settings.managers.items()}
         know_secrets(configuration.catalog)
         self._retire(context.catalog, configuration.catalog)
-        await context.workers.update(self._needed(context.catalog, configuration.catalog))
+        await self._staff(context.catalog, configuration.catalog)
         old = list(context.publishers.values())
         fixed = _fixed(context.settings, settings)
         context.configuration = configuration
@@ -233,11 +245,34 @@ class Daemon:
                 self._retired[resource.native] = SensorValue(resource.native, resource.slots, resource.slots)
         self._retired = {native: value for native, value in self._retired.items() if native not in kept}
 
-    def _needed(self, old: Catalog, new: Catalog) -> dict[str, ProviderSpec]:
-        """The new resources, and old ones that still have leases to give back."""
+    async def _rotate(self, *, at_start: bool = False) -> None:
+        """Put changed secrets in force; nothing else of the configuration is touched."""
+        context = self.context
+        async with self._reloading:
+            facts = context.observer.facts.values()
+            refused = [fact.resource for fact in facts if fact.availability is Availability.FORBIDDEN]
+            fresh = await self._rotation.fill(context.catalog, refused)
+            context.secret_problems[:] = self._rotation.problems.values()
+            if fresh is context.catalog:
+                return
+            know_secrets(fresh)
+            old, context.configuration = context.catalog, replace(context.configuration, catalog=fresh)
+            await self._staff(old, fresh)
+            if not at_start:
+                context.observer.configure(fresh.resources.values(), context.settings.timing)
+                changed = [name for name, each in fresh.resources.items() if each is not old.resources[name]]
+                log("daemon").info("secrets renewed", resources=changed)
+
+    async def _staff(self, old: Catalog, new: Catalog) -> None:
+        """Workers for the new resources, and for old ones that still have leases to give back."""
         leased = {lease.resource for lease in self.context.leases.leases()}
         going = {name: spec for name, spec in specs(old).items() if name in leased}
-        return going | specs(new)
+        observing = {name: each.observe_spec() for name, each in new.resources.items() if each.observing}
+        await self.context.workers.update(going | specs(new), observing)
+
+    def _leased(self, uid: int, resource: str) -> bool:
+        leases = self.context.leases.leases()
+        return any(lease.uid == uid and lease.resource == resource for lease in leases)
 
     def _slots(self, resource: str) -> int:
         found = self.context.catalog.resources.get(resource)

@@ -24,7 +24,12 @@ class Caller(Protocol):
     """The part of `Workers` that executes."""
 
     async def call(
-        self, resource: str, method: str, *args: object, purpose: Literal["observe", "execute"] = "observe"
+        self,
+        resource: str,
+        method: str,
+        *args: object,
+        purpose: Literal["observe", "execute"] = "observe",
+        uid: int | None = None,
     ) -> object: ...
 
 
@@ -59,7 +64,7 @@ class Driver:
     save: Callable[[Live, Task], Awaitable[None]]
     payload: Callable[[str], Awaitable[Mapping[str, Any] | None]]
     keep_result: Callable[[str, str], Awaitable[None]]
-    finds_tasks: Callable[[str], Awaitable[bool]]
+    finds_tasks: Callable[[Task], Awaitable[bool]]
     clock: Callable[[], float]
 
     async def drive(self, live: Live) -> None:
@@ -99,7 +104,7 @@ class Driver:
         task = live.task
         if unsure and (found := await self._found(live)):
             return found
-        if unsure and not await self.finds_tasks(task.resource):
+        if unsure and not await self.finds_tasks(task):
             raise QtandemError(
                 "task-failed",
                 "Its submission was interrupted, and the vendor cannot tell whether it got there",
@@ -188,7 +193,7 @@ class Driver:
         await self.save(live, replace(live.task, state=state, reason=reason, finished_at=self.clock()))
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
-        return await self.workers.call(task.resource, method, *args, purpose="execute")
+        return await self.workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)
 
 
 async def _pause(live: Live, seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
@@ -37,9 +37,12 @@ def find_run(leases: LeaseService, text: str) -> Run:
     return max(found, key=lambda run: run.id.attempt)
 
 
-def run_environment(catalog: Catalog, run: Run, leases: Sequence[Lease], socket: Path) -> dict[str, str]:
+def run_environment(
+    catalog: Catalog, run: Run, leases: Sequence[Lease], socket: Path, own: Callable[[str], Mapping[str, str] | None]
+) -> dict[str, str]:
     """The variables of a run with all its leases; raises `no-lease`.
 
+    `own` gives the credential that the run's user has registered for a resource, where that one executes.
     The acquisition token is the lease's id. Keys of the vendor are there only where the admin said `direct`.
     """
     if not leases:
@@ -60,16 +63,16 @@ def run_environment(catalog: Catalog, run: Run, leases: Sequence[Lease], socket:
         env |= {"SLURM_JOB_QPU_RESOURCES": names, "SLURM_JOB_QPU_TYPES": types}
     seconds = min(run.time_limit_s or LONGEST_S, LONGEST_S)
     for lease, resource in held:
-        env |= _direct(resource)
+        env |= _direct(resource, own(resource.name))
         env[f"{resource.native}_QRMI_JOB_ACQUISITION_TOKEN"] = _token(resource, lease)
         env[f"{resource.native}_QRMI_JOB_TIMEOUT_SECONDS"] = str(seconds)
     return env
 
 
-def _direct(resource: Resource) -> dict[str, str]:
+def _direct(resource: Resource, own: Mapping[str, str] | None) -> dict[str, str]:
     if resource.credentials != "direct":
         return {}
-    return {_variable(resource, key): value for key, value in resource.settings.items()}
+    return {_variable(resource, key): value for key, value in {**resource.settings, **(own or {})}.items()}
 
 
 def _token(resource: Resource, lease: Lease) -> str:

@@ -197,7 +197,9 @@ class Lifecycle:
                     return
 
     def _check_reach(self, run: Run, grants: Sequence[Grant]) -> None:
-        asker = Asker(run.uid, run.user, run.account, (run.partition,) if run.partition else (), run.nodes)
+        partitions = (run.partition,) if run.partition else ()
+        registered = self._context.keys.resources(run.uid)
+        asker = Asker(run.uid, run.user, run.account, partitions, run.nodes, registered)
         verdicts.start(grants, asker, self._context.catalog)
 
     def _check_open(self, run: Run, grants: Sequence[Grant]) -> None:

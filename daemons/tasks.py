@@ -193,7 +193,7 @@ class Tasks:
         kept = await asyncio.to_thread(self._files.result, id)
         if kept is not None:
             return kept
-        text = str(await self._workers.call(task.resource, "task_result", task.vendor_task, purpose="execute"))
+        text = str(await self._call(task, "task_result", task.vendor_task))
         await asyncio.to_thread(self._files.put_result, id, text)
         return text
 
@@ -201,7 +201,7 @@ class Tasks:
         task = await self.get(id)
         if task.vendor_task is None:
             return f"{task.state}{f': {task.reason}' if task.reason else ''}\n"
-        return str(await self._workers.call(task.resource, "task_logs", task.vendor_task, purpose="execute"))
+        return str(await self._call(task, "task_logs", task.vendor_task))
 
     async def stop(self, id: str) -> Task:
         """Cancel if still possible; an ended task is no error. Returns within seconds, whatever the vendor does."""
@@ -288,7 +288,7 @@ class Tasks:
 
     async def _save(self, live: Live, task: Task) -> None:
         if task.state is TaskState.COMPLETED and task.cost is None:
-            versions = {**task.versions, **await self._versions(task.resource)}
+            versions = {**task.versions, **await self._versions(task)}
             task = replace(task, cost=self._terms(task.resource).price, versions=versions)
         await self._ledger.update_task(task)
         live.task = task
@@ -320,20 +320,25 @@ class Tasks:
     async def _keep_result(self, id: str, text: str) -> None:
         await asyncio.to_thread(self._files.put_result, id, text)
 
-    async def _versions(self, resource: str) -> Mapping[str, str]:
+    async def _call(self, task: Task, method: str, *args: object) -> object:
+        return await self._workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)
+
+    async def _versions(self, task: Task) -> Mapping[str, str]:
         """Versions of the programs that took part, as the provider tells them; asked once in the daemon's life."""
+        resource = task.resource
         if resource not in self._told_versions:
             try:
-                told = await self._workers.call(resource, "metadata", purpose="execute")
+                told = await self._call(task, "metadata")
             except QtandemError:
                 return {}
             pairs = told.items() if isinstance(told, dict) else ()
             self._told_versions[resource] = {key: value for key, value in pairs if _VERSION.fullmatch(str(value))}
         return self._told_versions[resource]
 
-    async def _finds_tasks(self, resource: str) -> bool:
+    async def _finds_tasks(self, task: Task) -> bool:
+        resource = task.resource
         if resource not in self._finds:
-            found = await self._workers.call(resource, "capabilities", purpose="execute")
+            found = await self._call(task, "capabilities")
             self._finds[resource] = isinstance(found, dict) and bool(found.get("finds_tasks"))
         return self._finds[resource]
 

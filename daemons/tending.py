@@ -107,7 +107,8 @@ class Tending:
     def _better(self, job: Job, situation: Situation) -> tuple[Grant, ...]:
         """What the job would get if it were submitted now, by its owner's rights of now; empty if that is not open."""
         partitions = tuple(job.partition.split(",")) if job.partition else ()
-        asker = Asker(job.uid, job.user, job.account, partitions, job.nodes)
+        registered = self._context.keys.resources(job.uid)
+        asker = Asker(job.uid, job.user, job.account, partitions, job.nodes, registered)
         try:
             verdict = verdicts.submit(requests.parse(job.request), (), asker, self._context.catalog, situation)
         except QtandemError as error:

@@ -36,6 +36,9 @@ CALLS: dict[str, tuple[type[BaseModel] | None, type[BaseModel] | tuple[str, type
     "POST /v1/tasks/{id}/stop": (None, wire.TaskAnswer),
     "POST /v1/claims": (wire.ClaimCall, wire.ClaimAnswer),
     "GET /v1/claims": (None, ("claims", wire.ClaimAnswer)),
+    "POST /v1/credentials": (wire.CredentialCall, wire.CredentialAnswer),
+    "GET /v1/credentials": (None, ("credentials", wire.CredentialAnswer)),
+    "DELETE /v1/credentials/{name}": (None, "`removed`: the resource"),
     "DELETE /v1/claims/{id}": (None, "`ended`: true, or false if it was over already"),
 }
 QUERIES = {
@@ -101,6 +104,9 @@ WHAT = {
     "POST /v1/claims": "lease outside a job what is open now",
     "GET /v1/claims": "open claims",
     "DELETE /v1/claims/{id}": "end a claim",
+    "POST /v1/credentials": "register the caller's own key at a vendor, for the caller's own runs",
+    "GET /v1/credentials": "for which resources the caller has registered a key",
+    "DELETE /v1/credentials/{name}": "forget the caller's key",
 }
 
 

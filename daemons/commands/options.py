@@ -14,7 +14,7 @@ ConfigPath = Annotated[
 
 
 VERBS = (
-    *("resources", "explain", "task", "env", "usage", "leases", "claim"),
+    *("resources", "explain", "task", "env", "usage", "leases", "claim", "credentials"),
     *("config", "install", "uninstall", "doctor", "relay", "daemon", "demo"),
 )
 

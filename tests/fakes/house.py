@@ -23,6 +23,8 @@ from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
 from qtandem.daemons.reported import Reported
 from qtandem.daemons.tasks import Tasks, Terms
+from qtandem.daemons.userkeys import UserKeys
+from qtandem.daemons.vendorcalls import VendorCalls
 from tests.fakes.manager import FakeManager
 from tests.fakes.workers import FakeWorkers
 
@@ -49,9 +51,13 @@ class House:
         self.workers, self.manager = FakeWorkers(slots), FakeManager(natives=catalog.natives)
         self.store = Store(f"sqlite:///{tmp_path / 'q.db'}", Cipher(bytes(32)))
         self.signals, clock = Signals(), time.time
-        self.leases = LeaseService(self.store, self.workers, slots.__getitem__, clock, self.signals, given.timing)
+        self.keys = UserKeys(tmp_path, self.store.cipher, self._leased)
+        self.calls = VendorCalls(self.workers, self.keys, lambda name: self.context.catalog.resources.get(name))
+        self.leases = self.calls.leases = LeaseService(
+            self.store, self.calls, slots.__getitem__, clock, self.signals, given.timing
+        )
         self.pending = Pending(clock=clock, on_new=lambda names: self.observer.nudge(names))
-        self.observer = Observer(self.workers, self.signals, clock=clock, wanted=self.pending.wanted)
+        self.observer = Observer(self.calls, self.signals, clock=clock, wanted=self.pending.wanted)
         records = Records(self.leases, self.store)
         self.context = Context(
             configuration=Configuration(given, catalog),
@@ -64,19 +70,24 @@ class House:
             pending=self.pending,
             authority=Authority({}),
             metrics=Metrics(),
+            calls=self.calls,
             managers={self.manager.name: self.manager},
         )
         terms = Terms(price=2.0, currency="EUR", calibration_at=123.0)
-        self.tasks = Tasks(records, self.leases, self.workers, tmp_path, self.signals, lambda _: terms, clock=clock)
+        self.tasks = Tasks(records, self.leases, self.calls, tmp_path, self.signals, lambda _: terms, clock=clock)
         self.lifecycle = Lifecycle(self.context, Refusals(records, lambda: given.timing, clock=clock))
         self.context.tasks, self.context.lifecycle = self.tasks, self.lifecycle
         self.context.reported = Reported(self.context)
 
     async def __aenter__(self) -> House:
+        self.keys.open()
         await self.leases.open()
         self.observer.configure(self.context.catalog.resources.values(), self.context.settings.timing)
         await self.tasks.open()
         return self
+
+    def _leased(self, uid: int, resource: str) -> bool:
+        return any(lease.uid == uid and lease.resource == resource for lease in self.leases.leases())
 
     async def __aexit__(self, *_: object) -> None:
         await self.lifecycle.close()

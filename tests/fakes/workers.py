@@ -31,8 +31,20 @@ class FakeWorkers(FakeVendor):
         self.payloads: dict[str, object] = {}
         self.errors: dict[str, list[Exception]] = {}
         self.finds = True
+        # With which secrets of a user each call came.
+        self.secrets: list[tuple[str, str, Mapping[str, str] | None]] = []
 
-    async def call(self, resource: str, method: str, *args: object, purpose: str = "observe") -> object:
+    async def call(
+        self,
+        resource: str,
+        method: str,
+        *args: object,
+        purpose: str = "observe",
+        secrets: Mapping[str, str] | None = None,
+    ) -> object:
+        self.secrets.append((resource, method, secrets))
+        if method in ("acquire", "release", "find_session"):
+            return await getattr(self, method)(resource, *args)
         if self.errors.get(method):
             raise self.errors[method].pop(0)
         if method == "observe":
@@ -54,7 +66,9 @@ class FakeWorkers(FakeVendor):
     def stats(self) -> list[object]:
         return []
 
-    async def update(self, specs: object) -> None: ...
+    async def update(self, specs: object, observing: object = None) -> None: ...
+
+    async def forget(self, secrets: object) -> None: ...
 
     async def close(self) -> None: ...
 

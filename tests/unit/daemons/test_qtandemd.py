@@ -253,3 +253,26 @@ def test_no_secret_reaches_log_answers_or_public_files(qtandemd: Qtandemd, tmp_p
         content = path.read_bytes()
         for secret in (SECRET, *tokens):
             assert secret.encode() not in content, path
+
+
+@pytest.mark.timeout(60)
+def test_a_rotated_key_is_taken_up_without_a_restart_and_running_tasks_go_on(
+    qtandemd: Qtandemd, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("the-first-key")
+    key.chmod(0o600)
+    qtandemd.resources["sim"]["secrets"] = {"api_key": {"command": ["/bin/cat", str(key)], "refresh_s": 0.2}}
+    qtandemd.timing["secrets_s"] = 0.1
+    qtandemd.write()
+    daemon = qtandemd.start().daemon
+    started(qtandemd, "1")
+    SimulatedDevice(tmp_path / "sim").set(task_s=2)
+    task = str(daemon.post("tasks", body={"payload": {"kind": "qasm2", "program": BELL, "shots": 10}})["id"])
+    until(lambda: daemon.get("tasks", task)["state"] == "running")
+    key.write_text(SECRET)
+    until(lambda: "secrets renewed" in qtandemd.said())
+    assert wait_for_task(daemon, task, 20.0)["state"] == "completed"
+    assert daemon.get("facts")["facts"][0]["availability"] == "online"
+    qtandemd.stop()
+    assert SECRET not in qtandemd.said()

@@ -1,0 +1,89 @@
+"""The daemon's calls to providers: which credential each of them goes with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, Protocol
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.leases.model import Lease
+from qtandem.core.resources import Resource
+from qtandem.daemons.userkeys import UserKeys
+
+
+class Pool(Protocol):
+    """The part of `Workers` that is called."""
+
+    async def call(
+        self,
+        resource: str,
+        method: str,
+        *args: object,
+        purpose: Literal["observe", "execute"] = "observe",
+        secrets: Mapping[str, str] | None = None,
+    ) -> object: ...
+
+
+class Leases(Protocol):
+    """The part of the lease service that tells whose a lease is."""
+
+    def lease(self, id: str) -> Lease | None: ...
+
+    def leases(self) -> list[Lease]: ...
+
+
+class VendorCalls:
+    """Polls go with the site's credential, what executes for a uid with the one that its resource says.
+
+    Meets the lease service's `Vendor`; `leases` is set once that is there.
+    """
+
+    def __init__(self, pool: Pool, keys: UserKeys, resource: Callable[[str], Resource | None]) -> None:
+        self._pool, self.keys, self._resource = pool, keys, resource
+        self.leases: Leases | None = None
+
+    async def call(
+        self,
+        resource: str,
+        method: str,
+        *args: object,
+        purpose: Literal["observe", "execute"] = "observe",
+        uid: int | None = None,
+    ) -> object:
+        """As `Workers.call`; `uid` is for whom it executes. Raises `no-credential` where that user has none."""
+        secrets = self.secrets(resource, uid) if purpose == "execute" and uid is not None else None
+        if secrets is None:
+            return await self._pool.call(resource, method, *args, purpose=purpose)
+        return await self._pool.call(resource, method, *args, purpose=purpose, secrets=secrets)
+
+    def secrets(self, resource: str, uid: int) -> Mapping[str, str] | None:
+        """A user's own credential, None where the site's is used."""
+        found = self._resource(resource)
+        if found is not None and found.owner == "site":
+            return None
+        key = self.keys.find(uid, resource)
+        if key is not None:
+            return key.values
+        if found is not None and found.owner == "user":
+            raise QtandemError("no-credential", f"{resource} executes with your own key, and you have registered none")
+        return None
+
+    async def acquire(self, resource: str, key: str, slots: int) -> str:
+        return str(await self.call(resource, "acquire", key, slots, purpose="execute", uid=self._uid(key)))
+
+    async def release(self, resource: str, token: str) -> None:
+        await self.call(resource, "release", token, purpose="execute", uid=self._holder(resource, token))
+
+    async def find_session(self, resource: str, key: str) -> str | None:
+        found = await self.call(resource, "find_session", key, purpose="execute", uid=self._uid(key))
+        return None if found is None else str(found)
+
+    def _uid(self, lease: str) -> int | None:
+        found = self.leases.lease(lease) if self.leases is not None else None
+        return None if found is None else found.uid
+
+    def _holder(self, resource: str, token: str) -> int | None:
+        """A vendor without sessions has the lease's id for a token."""
+        leases = self.leases.leases() if self.leases is not None else []
+        held = (lease for lease in leases if lease.resource == resource and token in (lease.token, lease.id))
+        return next((lease.uid for lease in held), None)
