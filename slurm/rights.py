@@ -20,6 +20,7 @@ def commands(settings: SlurmSettings) -> Commands:
             ("requeuehold", "*"),
             ("update", "jobid=*", "comment=*"),
             ("update", "jobid=*", "starttime=now*"),
+            ("update", "jobid=*", "licenses=*"),
         ),
         "sacctmgr": (
             (*change, "lastconsumed=*"),

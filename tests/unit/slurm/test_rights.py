@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 import pytest
 
 from qtandem.core import accounts
 from qtandem.core.installing import ChangeState, HostFiles, run_steps
-from qtandem.core.managers import SensorValue
+from qtandem.core.managers import Grant, SensorValue
 from qtandem.core.processes import Process, start_child
 from qtandem.core.runs import JobId
 from qtandem.core.settings import DaemonSettings, ManagerSettings
@@ -42,17 +43,25 @@ async def test_each_command_of_the_manager_is_permitted_and_others_are_not(setti
         return await start_child(argv, env, cwd)
 
     manager = SlurmManager(settings, {"fez": "fez"}, start=start)
-    await manager.publish([SensorValue("fez", 1, 1)])
-    await manager.publish([SensorValue("fez", 1, 0)])
-    await manager.publish([SensorValue("fez", 3, 1)])
-    await manager.sensors()
-    await manager.kick(["fez"])
-    assert await manager.pending()
-    await manager.delay(JobId("slurm", "lab", "1"), 30)
-    await manager.delay(JobId("slurm", "lab", "1"), 0)
-    await manager.hold(JobId("slurm", "lab", "1"), "it's the fault of\nnobody")
+    job = JobId("slurm", "lab", "1")
+    calls: dict[str, list[tuple[object, ...]]] = {
+        "publish": [([SensorValue("fez", 1, closed)],) for closed in (1, 0)] + [([SensorValue("fez", 3, 1)],)],
+        "sensors": [()],
+        "kick": [(["fez"],)],
+        "pending": [()],
+        "jobs": [([job],)],
+        "delay": [(job, 30), (job, 0)],
+        "move": [(job, [Grant("fez", 2)])],
+        "hold": [(job, "it's the fault of\nnobody")],
+    }
+    methods = {name for name, method in vars(SlurmManager).items() if iscoroutinefunction(method)}
+    assert calls.keys() == {name for name in methods if not name.startswith("_")}
+    for name, each in calls.items():
+        for arguments in each:
+            await getattr(manager, name)(*arguments)
     words = {word for argv in typed for word in argv}
-    assert {"add", "modify", "update", "uhold", "show"} <= words
+    assert {"add", "modify", "update", "uhold", "show", "jobid=1"} <= words
+    assert any(word.startswith("licenses=") for word in words)
     for argv in typed:
         assert programs[Path(argv[0]).name].permits(argv[1:]), argv
     for bad in (
