@@ -15,7 +15,7 @@ $(VENV)/demo.stamp: pyproject.toml
 
 $(VENV)/dev.stamp: pyproject.toml $(VENV)/demo.stamp
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[simulator,planner,qiskit,ibm,ibm-system]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev --editable '.[simulator,planner,qiskit,ibm,ibm-system,braket,qrmi]'
 	@touch $@
 
 demo: $(VENV)/demo.stamp  ## the main job on this machine, without root, Docker or a cluster
