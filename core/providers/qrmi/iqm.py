@@ -75,7 +75,7 @@ class Iqm:
         )
 
     def calibration(self) -> Calibration | None:
-        return digest(object_of(json.loads(self.wheel.target())), object_of(self._machine.get("limits")))
+        return digest(object_of(json.loads(self.wheel.target("unsupported"))), object_of(self._machine.get("limits")))
 
     def payload(self, payload: Mapping[str, object], key: str) -> Any:
         must_be(payload, KIND, VENDOR)

@@ -49,7 +49,7 @@ class PasqalCloud:
         return Signals(words=(device.get("status"), device.get("availability")))
 
     def calibration(self) -> Calibration | None:
-        return specified(self.wheel.target())
+        return specified(self.wheel.target("unsupported"))
 
     def payload(self, payload: Mapping[str, object], key: str) -> Any:  # noqa: ARG002
         return sequence(payload, CLOUD)
@@ -101,7 +101,7 @@ class PasqalLocal:
         return Signals(operational=flag, reason=str(said.get("message") or "") if flag is False else "")
 
     def calibration(self) -> Calibration | None:
-        return specified(self.wheel.target())
+        return specified(self.wheel.target("unsupported"))
 
     def payload(self, payload: Mapping[str, object], key: str) -> Any:  # noqa: ARG002
         return sequence(payload, LOCAL)

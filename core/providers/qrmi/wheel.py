@@ -52,8 +52,9 @@ class Wheel:
     def release(self, token: str) -> None:
         self._ask(Call(self.vendor, "close a session"), "release", token)
 
-    def target(self) -> str:
-        call = Call(self.vendor, "describe the device", missing="bad-config")
+    def target(self, missing: str = "bad-config") -> str:
+        """`missing` is the code for a part that is not there."""
+        call = Call(self.vendor, "describe the device", missing=missing)
         return str(self._ask(call, "target").value)
 
     def start(self, payload: Any) -> str:

@@ -42,7 +42,11 @@ def test_check_says_path_key_and_fix_on_one_line(qtandem, site):
 
 
 def test_check_of_warnings_only_is_status_0(qtandem, site):
-    path = site(resources=[{"name": "p", "type": "pasqal-cloud", "environment": {}}])
+    path = site(
+        resources=[
+            {"name": "p", "type": "oqtopus", "environment": {"QRMI_OQTOPUS_URL": "u", "QRMI_OQTOPUS_API_TOKEN": "t"}}
+        ]
+    )
     ran = qtandem("config", "check", "--config", path)
     assert ran.status == 0
     assert ran.out.startswith("warning: ")

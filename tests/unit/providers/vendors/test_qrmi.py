@@ -134,6 +134,12 @@ class TestIqm:
         server.fault("missing", path="/quantum-computers/[^/]+$", fields=("pricing", "id", "limits"))
         assert garnet().observe().availability is Availability.ONLINE
 
+    def test_a_machine_without_calibration_has_a_fact_and_says_so_of_its_target(self, server, garnet, refused):
+        server.fail(404, path="/metrics$")
+        seen = garnet().observe()
+        assert (seen.availability, seen.calibration) == (Availability.ONLINE, None)
+        assert refused(garnet().target).code == "bad-config"
+
     @pytest.mark.parametrize(
         ("name", "more", "remote"),
         [
