@@ -230,6 +230,10 @@ def _resource(
         sources=extra.secrets,
         observe_sources=extra.observe_secrets,
         owner=extra.owner,
+        max_tasks=extra.max_tasks,
+        max_tasks_lease=extra.max_tasks_lease,
+        task_order=extra.task_order,
+        priority=extra.priority,
         user_keys=extra.user_keys,
         has_provider=kind in PROVIDERS,
     )

@@ -79,6 +79,7 @@ class Resource:
     `native` is its name towards shells and managers. `slots` tasks can be under way at once. `price` is per
     task in `currency`. `settings` are the provider's keys without prefix and may hold secrets; `observing` are
     those that differ for observing. `sources` and `observe_sources` tell where the secrets among them come from.
+    `max_tasks`, `max_tasks_lease`, `task_order` and `priority` are the rules of `daemons.turns`.
     `owner` is whose key executes; `user_keys` are what a user registers for that.
     """
 
@@ -98,6 +99,10 @@ class Resource:
     max_shots: int | None = None
     simulator: bool = False
     poll_s: float = 60.0
+    max_tasks: int | None = None
+    max_tasks_lease: int | None = None
+    task_order: Literal["fair", "priority", "arrival"] = "fair"
+    priority: Mapping[str, int] = field(default_factory=dict)
     effects: Mapping[Availability, Effect] = field(default_factory=lambda: CLOSED)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     observing: Mapping[str, str] = field(default_factory=dict, repr=False)

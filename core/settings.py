@@ -124,6 +124,18 @@ class ResourceSettings(_Section):
     )
     max_queue: Annotated[int, Field(ge=0)] | None = Field(None, description="closed while more queue at the vendor")
     max_wait: str | None = Field(None, description="closed while the vendor's wait is longer, for example 40m")
+    max_tasks: Annotated[int, Field(gt=0)] | None = Field(
+        None, description="tasks at the vendor at once, of all leases together; left out: as many as leases have slots"
+    )
+    max_tasks_lease: Annotated[int, Field(gt=0)] | None = Field(
+        None, description="tasks of one lease that have not ended; more are refused until one has"
+    )
+    task_order: Literal["fair", "priority", "arrival"] = Field(
+        "fair", description="which lease's task is next where max_tasks is reached"
+    )
+    priority: dict[str, int] = Field(
+        default_factory=dict, description="for task_order priority: number of a user or account, higher first, else 0"
+    )
     price: Annotated[float, Field(ge=0)] | None = Field(None, description="price of a task")
     currency: str = Field("", description="currency of the price")
     vendor: str = Field("", description="what vendor= in a request matches")

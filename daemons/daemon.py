@@ -45,6 +45,7 @@ from qtandem.daemons.servers import Servers, make_folders
 from qtandem.daemons.steady import every, keep
 from qtandem.daemons.tasks import Tasks, Terms
 from qtandem.daemons.tending import Tending
+from qtandem.daemons.turns import Rules
 from qtandem.daemons.userkeys import UserKeys
 from qtandem.daemons.vendorcalls import VendorCalls
 
@@ -187,7 +188,9 @@ class Daemon:
             calls=calls,
         )
         state_dir = settings.daemon.state_dir
-        context.tasks = Tasks(context.records, leases, calls, state_dir, signals, self._terms, clock=clock)
+        context.tasks = Tasks(
+            context.records, leases, calls, state_dir, signals, self._terms, clock=clock, rules=self._rules
+        )
         refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
         context.reported = Reported(context)
@@ -287,6 +290,12 @@ class Daemon:
             calibration_at=calibration.taken_at if calibration else None,
             versions={"qtandem": VERSION},
         )
+
+    def _rules(self, resource: str) -> Rules:
+        found = self.context.catalog.resources.get(resource)
+        if found is None:
+            return Rules()
+        return Rules(found.max_tasks, found.max_tasks_lease, found.task_order, found.priority)
 
     async def _mirror(self) -> None:
         """The files of this host's own runtime directory, by the relay's function."""

@@ -1,4 +1,4 @@
-"""Tasks on held leases: at most `slots` of a lease at once, the others in order of arrival."""
+"""Tasks on held leases: taken in, driven when it is their turn, and answered for afterwards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from qtandem.core.signals import Signals
 from qtandem.daemons.drive import Caller, Driver, Live
 from qtandem.daemons.logs import log
 from qtandem.daemons.taskfiles import TaskFiles
+from qtandem.daemons.turns import Rules, Turns
 
 # What one uid may have under way: more is refused with "try again", so that nobody fills the disk.
 MAX_TASKS, MAX_BYTES = 1000, 256 * 2**20
@@ -50,6 +51,8 @@ class Leases(Protocol):
 
     def usable(self, id: str, uid: int) -> Lease: ...
 
+    def holder(self, id: str) -> tuple[str, str | None] | None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
@@ -61,10 +64,8 @@ class Terms:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Queue:
-    waiting: deque[Live] = field(default_factory=deque)
-    running: set[str] = field(default_factory=set)
+def _unlimited(_resource: str) -> Rules:
+    return Rules()
 
 
 class Tasks:
@@ -80,6 +81,7 @@ class Tasks:
         terms: Callable[[str], Terms],
         *,
         clock: Callable[[], float],
+        rules: Callable[[str], Rules] = _unlimited,
     ) -> None:
         self.finished = 0
         self._ledger, self._leases, self._workers = ledger, leases, workers
@@ -87,7 +89,8 @@ class Tasks:
         self._files = TaskFiles(state_dir)
         self._live: dict[str, Live] = {}
         self._ended: OrderedDict[str, Task] = OrderedDict()
-        self._queues: dict[str, _Queue] = {}
+        self._rules = rules
+        self._turns = Turns(self._begin, self._usable, leases.holder, rules, clock)
         self._finds: dict[str, bool] = {}
         self._told_versions: dict[str, Mapping[str, str]] = {}
         self._closing = False
@@ -102,17 +105,17 @@ class Tasks:
             self._live[task.id] = live
             if self._token(task.lease) is None:
                 live.halt("the lease ended")
-            self._enqueue(live)
+            self._turns.add(live)
 
     def answer_all(self) -> None:
         """Have every call that waits for a task answered with the task as it is."""
-        self._closing = True
+        self._closing = self._turns.closed = True
         for id in self._live:
             self._signals.send(f"task {id}")
 
     async def close(self) -> None:
         """Leave everything as it is on disk; vendors go on with what they have."""
-        self._closing = True
+        self._closing = self._turns.closed = True
         runners = [live.runner for live in self._live.values() if live.runner]
         for runner in runners:
             runner.cancel()
@@ -121,10 +124,10 @@ class Tasks:
     async def start(self, lease: Lease, uid: int, payload: Mapping[str, Any], key: str) -> Task:
         """Accept a task on a held lease; the same key on it gives the task of then."""
         task = _new_task(lease, uid, payload, key, self._terms(lease.resource), self._clock())
-        if self._free(lease):
+        if self._turns.at_once(lease):
             task = replace(task, state=TaskState.SUBMITTING)
         size = len(json.dumps(payload))
-        self._bound(uid, size)
+        self._bound(lease, uid, size)
         live = Live(task, bytes=size)
         self._live[task.id] = live
         try:
@@ -138,7 +141,7 @@ class Tasks:
             await asyncio.to_thread(self._files.drop_payload, task.id)
             return noted
         live.task = noted
-        self._enqueue(live)
+        self._turns.add(live)
         return noted
 
     def choose_lease(self, uid: int, lease: str, resource: str, *, everybody: bool = False) -> Lease:
@@ -233,35 +236,22 @@ class Tasks:
             counts[live.task.state.value] = counts.get(live.task.state.value, 0) + 1
         return counts
 
-    def _bound(self, uid: int, size: int) -> None:
+    def _bound(self, lease: Lease, uid: int, size: int) -> None:
+        most = self._rules(lease.resource).of_lease
+        if most is not None and sum(live.task.lease == lease.id for live in self._live.values()) >= most:
+            raise QtandemError(
+                "too-many-tasks", f"The lease has {most} tasks under way, the most on {lease.resource}", retry_after=1.0
+            )
         mine = [live for live in self._live.values() if live.task.uid == uid]
         if len(mine) >= MAX_TASKS or sum(live.bytes for live in mine) + size > MAX_BYTES:
             raise QtandemError(
                 "too-many-tasks", f"You have {len(mine)} tasks under way, which is the most", retry_after=5.0
             )
 
-    def _free(self, lease: Lease) -> bool:
-        queue = self._queues.get(lease.id)
-        return queue is None or (not queue.waiting and len(queue.running) < lease.slots)
+    def _begin(self, live: Live) -> None:
+        live.runner = asyncio.create_task(self._run(live), name=f"task {live.task.id}")
 
-    def _enqueue(self, live: Live) -> None:
-        self._queues.setdefault(live.task.lease, _Queue()).waiting.append(live)
-        self._pump(live.task.lease)
-
-    def _pump(self, lease: str) -> None:
-        queue = self._queues.get(lease)
-        if queue is None or self._closing:
-            return
-        usable = self._usable(lease)
-        slots = usable.slots if usable is not None else len(queue.waiting)
-        while queue.waiting and (len(queue.running) < slots or queue.waiting[0].stop is not None):
-            live = queue.waiting.popleft()
-            queue.running.add(live.task.id)
-            live.runner = asyncio.create_task(self._run(live, queue), name=f"task {live.task.id}")
-        if not queue.waiting and not queue.running:
-            del self._queues[lease]
-
-    async def _run(self, live: Live, queue: _Queue) -> None:
+    async def _run(self, live: Live) -> None:
         task = live.task
         try:
             await self._driver.drive(live)
@@ -270,18 +260,13 @@ class Tasks:
             log("fault").exception("fault", loop="task", task=task.id)
             self._live.pop(task.id, None)
         finally:
-            queue.running.discard(task.id)
-            self._pump(task.lease)
+            self._turns.ended(live)
         await asyncio.to_thread(self._files.drop_payload, task.id)
 
     async def _halt(self, lives: list[Live], reason: str) -> None:
         for live in lives:
             live.halt(reason)
-            queue = self._queues.get(live.task.lease)
-            if queue is not None and live in queue.waiting:
-                queue.waiting.remove(live)
-                queue.waiting.appendleft(live)
-                self._pump(live.task.lease)
+            self._turns.hurry(live)
         runners = [live.runner for live in lives if live.runner]
         if runners:
             await asyncio.wait(runners, timeout=STOP_WAIT_S)

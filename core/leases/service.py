@@ -202,6 +202,11 @@ class LeaseService:
         ready = owner is not None and owner.state is OwnerState.HELD
         return tuple(owner.leases.values()) if owner is not None and ready else ()
 
+    def holder(self, id: str) -> tuple[str, str | None] | None:
+        """The user and the account of an open lease."""
+        found = self._book.find(id)
+        return None if found is None else (found[0].record.user, found[0].record.account)
+
     def usable(self, id: str, uid: int) -> Lease:
         """The held lease `id`, for a process of `uid`; raises `no-lease` or `not-yours`."""
         found = self._book.find(id)

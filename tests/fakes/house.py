@@ -23,6 +23,7 @@ from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
 from qtandem.daemons.reported import Reported
 from qtandem.daemons.tasks import Tasks, Terms
+from qtandem.daemons.turns import Rules
 from qtandem.daemons.userkeys import UserKeys
 from qtandem.daemons.vendorcalls import VendorCalls
 from tests.fakes.manager import FakeManager
@@ -73,11 +74,18 @@ class House:
             calls=self.calls,
             managers={self.manager.name: self.manager},
         )
-        terms = Terms(price=2.0, currency="EUR", calibration_at=123.0)
-        self.tasks = Tasks(records, self.leases, self.calls, tmp_path, self.signals, lambda _: terms, clock=clock)
+        self.tasks = self.new_tasks(tmp_path)
         self.lifecycle = Lifecycle(self.context, Refusals(records, lambda: given.timing, clock=clock))
         self.context.tasks, self.context.lifecycle = self.tasks, self.lifecycle
         self.context.reported = Reported(self.context)
+
+    def new_tasks(self, tmp_path: Path) -> Tasks:
+        """As a daemon that starts makes them."""
+        terms = Terms(price=2.0, currency="EUR", calibration_at=123.0)
+        records, signals, clock = self.context.records, self.signals, self.context.clock
+        return Tasks(
+            records, self.leases, self.calls, tmp_path, signals, lambda _: terms, clock=clock, rules=self._rules
+        )
 
     async def __aenter__(self) -> House:
         self.keys.open()
@@ -85,6 +93,10 @@ class House:
         self.observer.configure(self.context.catalog.resources.values(), self.context.settings.timing)
         await self.tasks.open()
         return self
+
+    def _rules(self, name: str) -> Rules:
+        found = self.context.catalog.resources[name]
+        return Rules(found.max_tasks, found.max_tasks_lease, found.task_order, found.priority)
 
     def _leased(self, uid: int, resource: str) -> bool:
         return any(lease.uid == uid and lease.resource == resource for lease in self.leases.leases())

@@ -22,7 +22,8 @@ def test_keys_are_read_from_files_and_from_standard_input(own, qtandem, tmp_path
     ran = qtandem("credentials", "add", "fez", "--file", f"APIKEY={tmp_path / 'k'}")
     assert ran.status == 0
     assert KEY not in ran.out + ran.err
-    assert [call.body for call in own.calls if call.method == "POST"] == [{"resource": "fez", "values": {"APIKEY": KEY, "CRN": "crn:1"}}]
+    [posted] = [call.body for call in own.calls if call.method == "POST"]
+    assert posted == {"resource": "fez", "values": {"APIKEY": KEY, "CRN": "crn:1"}}
 
 
 def test_a_qpu_that_takes_no_keys_says_so(daemon, qtandem):

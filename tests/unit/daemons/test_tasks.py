@@ -202,7 +202,7 @@ async def test_where_the_vendor_cannot_tell_nothing_is_sent_again(
     assert house.workers.started == []
 
 
-async def test_a_restart_takes_up_what_was_under_way(house: House, eventually: Callable) -> None:
+async def test_a_restart_takes_up_what_was_under_way(house: House, eventually: Callable, tmp_path: Path) -> None:
     """One task runs at the vendor, one was being sent, one waits: none is sent twice, none is lost."""
     house.workers.instant = False
     lease = await hold(house, slots=2)
@@ -213,9 +213,7 @@ async def test_a_restart_takes_up_what_was_under_way(house: House, eventually: C
     # As if the daemon had died before the vendor's answer to the second one was written.
     unsure = replace(await house.context.records.task(made[1].id), state=TaskState.SUBMITTING, vendor_task=None)
     await house.context.records.update_task(unsure)
-    house.tasks._live.clear()
-    house.tasks._queues.clear()
-    house.tasks._closing = False
+    house.tasks = house.new_tasks(tmp_path)
     await house.tasks.open()
     for task in made:
         await eventually(lambda task=task: task.id in house.workers.started)
@@ -224,16 +222,16 @@ async def test_a_restart_takes_up_what_was_under_way(house: House, eventually: C
     assert house.workers.started == [task.id for task in made]
 
 
-async def test_a_restart_after_the_lease_ended_stops_its_tasks(house: House, eventually: Callable) -> None:
+async def test_a_restart_after_the_lease_ended_stops_its_tasks(
+    house: House, eventually: Callable, tmp_path: Path
+) -> None:
     house.workers.instant = False
     lease = await hold(house)
     made = [await begin(house, lease) for _ in range(2)]
     await eventually(lambda: house.workers.at_work())
     await house.tasks.close()
     await house.leases.end(house.manager.id("1"), 0, "over")
-    house.tasks._live.clear()
-    house.tasks._queues.clear()
-    house.tasks._closing = False
+    house.tasks = house.new_tasks(tmp_path)
     await house.tasks.open()
     for task in made:
         assert (await ended(house, task.id)).state == "cancelled"
