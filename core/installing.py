@@ -224,12 +224,19 @@ def write_file(path: Path, data: bytes, mode: int) -> None:
         raise
 
 
-def assembled(text: str) -> str:
-    """The hook with the shared parts in place of its lines `# qtandem:include NAME`, from `core/hookparts/`."""
+def assembled(text: str, own: Path | None = None) -> str:
+    """The hook with the shared parts in place of its lines `# qtandem:include NAME`.
+
+    Parts are in `core/hookparts/`, or in `own`, the folder of the manager's hooks.
+    """
     lines = []
     for line in text.splitlines():
         mark, _, name = line.partition("qtandem:include ")
-        lines.append((HOOK_PARTS / name.strip()).read_text().rstrip("\n") if mark == "# " and name else line)
+        if mark == "# " and name:
+            part = HOOK_PARTS / name.strip()
+            lines.append((part if own is None or part.exists() else own / name.strip()).read_text().rstrip("\n"))
+        else:
+            lines.append(line)
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ from qtandem.core.managers import Manager
 MANAGERS: dict[str, str] = {
     "slurm": "qtandem.slurm.manager:SlurmManager",
     "gridengine": "qtandem.gridengine.manager:GridEngineManager",
+    "pbs": "qtandem.pbs.manager:PbsManager",
     "local": "qtandem.local.manager:LocalManager",
 }
 GROUP = "qtandem.managers"

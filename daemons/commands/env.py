@@ -13,7 +13,7 @@ from qtandem.daemons.commands.options import Json
 
 def env(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Run or job id; default: the job around this shell.")
+        str, typer.Argument(metavar="[RUN]", help="Run or job id, or claim:ID; default: the job around this shell.")
     ] = "",
     json: Json = False,
 ) -> None:
@@ -22,10 +22,13 @@ def env(
     from qtandem.core.errors import QtandemError
     from qtandem.daemons.commands.output import api, print_json
 
-    wanted = run or around(os.environ)
+    wanted = run or os.environ.get("QTANDEM_RUN", "") or _claimed(os.environ) or around(os.environ)
     if not wanted:
         raise QtandemError("no-such-run", "This shell is in no job", remedy="Name the job: qtandem env JOB")
-    answer = as_object(api().get("runs", wanted, "environment"))
+    claim = wanted.removeprefix("claim:") if wanted.startswith("claim:") else None
+    answer = as_object(
+        api().get("runs", wanted, "environment") if claim is None else api().get("claims", claim, "environment")
+    )
     if json:
         print_json(answer)
         return
@@ -46,7 +49,14 @@ def around(environ: Mapping[str, str]) -> str:
     if environ.get("SGE_CELL") and environ.get("JOB_ID"):
         task = environ.get("SGE_TASK_ID", "")
         return f"{environ['JOB_ID']}_{task}" if task.isdigit() else environ["JOB_ID"]
+    if environ.get("PBS_JOBID"):
+        job, _, rest = environ["PBS_JOBID"].partition(".")[0].partition("[")
+        return f"{job}_{rest[:-1]}" if rest[:-1].isdigit() else job
     return environ.get("LOCAL_JOB_ID", "")
+
+
+def _claimed(environ: Mapping[str, str]) -> str:
+    return f"claim:{environ['QTANDEM_CLAIM']}" if environ.get("QTANDEM_CLAIM") else ""
 
 
 def exports(variables: Mapping[str, object]) -> list[str]:

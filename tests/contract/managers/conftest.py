@@ -12,10 +12,16 @@ import pytest
 from qtandem.core.managers import Grant, Job, JobState, Manager
 from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
+from qtandem.gridengine.manager import GridEngineManager
 from qtandem.local.manager import LocalManager
 from qtandem.local.store import QueueStore, State
+from qtandem.pbs.library import ByLibrary
+from qtandem.pbs.manager import PbsManager
 from qtandem.slurm.manager import SlurmManager
+from tests.fakes.gridengine.cell import FakeCell
 from tests.fakes.manager import FakeManager
+from tests.fakes.pbs.complex import FakePbsComplex
+from tests.fakes.pbs.standin import libpbs
 from tests.fakes.slurm.cluster import FakeSlurm
 
 NATIVES = {"fez": "fez", "ibm-x": "ibm_x"}
@@ -136,7 +142,94 @@ def slurm(folder: Path) -> Rig:
     )
 
 
-RIGS: dict[str, Callable[[Path], Rig]] = {"memory": memory, "local": local, "slurm": slurm}
+def pbs(folder: Path) -> Rig:
+    """By PBS's commands."""
+    fake = FakePbsComplex(folder / "pbs")
+    numbers = iter(range(1, 1000))
+
+    async def submit(native: str) -> JobId:
+        number = str(next(numbers))
+        fake.submit(number, native)
+        return JobId("pbs", "lab", number)
+
+    async def run(id: JobId) -> None:
+        fake.run(id.job)
+
+    async def requeue(id: JobId) -> None:
+        fake.become(id.job, job_state="Q")
+
+    async def end(id: JobId) -> None:
+        fake.become(id.job, job_state="F")
+
+    return Rig(
+        PbsManager(ManagerSettings(cluster="lab", bin_dir=str(fake.bin)), NATIVES),
+        submit,
+        run,
+        requeue,
+        end,
+        "matlab=3,ncpus=2",
+        fake.down,
+        lambda: len(fake.calls),
+    )
+
+
+def pbs_library(_folder: Path) -> Rig:
+    """By libpbs: the bindings, on a stand-in for it."""
+    port = ByLibrary(libpbs())
+
+    async def submit(native: str) -> JobId:
+        pairs = [part.partition("=") for part in native.split(",") if part]
+        made = await port.call("submit", attributes=[["Resource_List", name, value] for name, _, value in pairs])
+        return JobId("pbs", "lab", made.partition(".")[0])
+
+    def cut() -> None:
+        # As with a server that went away: what is there cannot be asked any more.
+        port._path = Path("/nonexistent/libpbs.so.0")
+        if port._child is not None:
+            port._child.kill()
+
+    manager = PbsManager(ManagerSettings(cluster="lab"), NATIVES, port=port)
+    return Rig(
+        manager,
+        submit,
+        lambda id: port.call("run", id=id.job),
+        lambda id: port.call("rerun", id=id.job),
+        lambda id: port.call("delete", id=id.job),
+        "matlab=3,ncpus=2",
+        cut,
+        lambda: port.calls,
+    )
+
+
+def gridengine(folder: Path) -> Rig:
+    cell = FakeCell(folder)
+    manager = GridEngineManager(ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir)), NATIVES)
+
+    async def submit(native: str) -> JobId:
+        return JobId("gridengine", "lab", cell.submit(native))
+
+    async def become(id: JobId, word: str) -> None:
+        cell.become(id.job, word)
+
+    return Rig(
+        manager,
+        submit,
+        lambda id: become(id, "r"),
+        lambda id: become(id, "Rq"),
+        lambda id: become(id, ""),
+        "matlab=3",
+        cell.cut,
+    )
+
+
+RIGS: dict[str, Callable[[Path], Rig]] = {
+    "memory": memory,
+    "local": local,
+    "slurm": slurm,
+    "gridengine": gridengine,
+    "pbs": pbs,
+    "pbs by libpbs": pbs_library,
+}
 
 
 @pytest.fixture(params=sorted(RIGS))

@@ -1,0 +1,124 @@
+"""PBS by its commands: `qstat -F json`, `qselect`, `qmgr`, `qhold`, `qalter`, `qrerun`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from qtandem.core import commands
+from qtandem.core.commands import CommandError, Result
+from qtandem.core.errors import QtandemError
+from qtandem.pbs import records
+from qtandem.pbs.port import TIMEOUT_S
+from qtandem.pbs.records import Record
+
+IDS_A_CALL = 200
+_UNREACHABLE = (
+    "cannot connect to server", "connection refused", "connect failure", "no server to connect", "timed out",
+    "batch protocol error", "pbs_server is not running", "end of file", "unknown host", "pbs_iff",
+)  # fmt: skip
+_GONE = ("unknown job id", "job has finished", "history job")
+
+
+class Client:
+    """Where the commands are, and which of their failures mean no answer."""
+
+    def __init__(self, bin_dir: str = "", conf: str = "") -> None:
+        self._bin_dir, self._env = bin_dir, ({"PBS_CONF_FILE": conf} if conf else {})
+
+    def argv(self, program: str, *arguments: str) -> list[str]:
+        return [str(Path(self._bin_dir) / program) if self._bin_dir else program, *arguments]
+
+    async def run(self, program: str, *arguments: str, stdin: str | None = None, check: bool = True) -> Result:
+        try:
+            argv = self.argv(program, *arguments)
+            done = await commands.run(argv, timeout_s=TIMEOUT_S, env=self._env, stdin=stdin, check=check)
+        except CommandError as error:
+            raise understood(error) from error
+        return self._answered(done)
+
+    def run_sync(self, program: str, *arguments: str, stdin: str | None = None, check: bool = True) -> Result:
+        try:
+            argv = self.argv(program, *arguments)
+            done = commands.run_sync(argv, timeout_s=TIMEOUT_S, env=self._env, stdin=stdin, check=check)
+        except CommandError as error:
+            raise understood(error) from error
+        return self._answered(done)
+
+    def _answered(self, done: Result) -> Result:
+        if done.exit != 0 and _unreachable(done.stderr):
+            error = CommandError(f"{done.argv[0]} had no answer", done.argv, done.exit, done.stdout, done.stderr)
+            raise understood(error)
+        return done
+
+
+def _unreachable(said: str) -> bool:
+    return any(words in said.lower() for words in _UNREACHABLE)
+
+
+def understood(error: CommandError) -> QtandemError:
+    """`manager-unreachable` where PBS gave no answer, else the error itself."""
+    if error.exit is None or _unreachable(f"{error.stderr} {error.stdout}"):
+        return QtandemError("manager-unreachable", error.message, cause=error.cause)
+    return error
+
+
+class Clients:
+    """Meets `Port`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def server(self) -> Record:
+        found = records.objects((await self._client.run("qstat", "-B", "-f", "-F", "json")).stdout, "Server")
+        if not found:
+            raise QtandemError("manager-unreachable", "qstat tells of no server")
+        return found[0]
+
+    async def jobs(self, ids: Sequence[str]) -> list[Record]:
+        found: list[Record] = []
+        for first in range(0, len(ids), IDS_A_CALL):
+            chunk = ids[first : first + IDS_A_CALL]
+            # It ends with an error if one of them is not there, and tells of the others all the same.
+            done = await self._client.run("qstat", "-f", "-F", "json", *chunk, check=False)
+            if done.stdout.strip():
+                found += records.objects(done.stdout, "Jobs")
+            elif not any(words in done.stderr.lower() for words in _GONE):
+                raise QtandemError("manager-unreachable", "qstat gave no answer", cause=done.stderr.strip() or None)
+        return found
+
+    async def asking(self, resources: Sequence[str]) -> list[Record]:
+        ids: dict[str, None] = {}
+        for resource in resources:
+            listed = await self._client.run("qselect", "-s", "BHQTW", "-l", f"{resource}.gt.0")
+            ids |= dict.fromkeys(listed.stdout.split())
+        return await self.jobs(list(ids)) if ids else []
+
+    async def available(self, values: Mapping[str, int], missing: Sequence[str]) -> None:
+        lines = [f"create resource {name} type=long,flag=q" for name in missing]
+        lines += [f"set server resources_available.{name} = {value}" for name, value in values.items()]
+        await self._client.run("qmgr", stdin="".join(f"{line}\n" for line in lines))
+
+    async def nudge(self) -> None:
+        if (await self.server()).get("scheduling").lower() in ("true", "1"):
+            await self._client.run("qmgr", "-c", "set server scheduling = true")
+
+    async def hold(self, id: str) -> None:
+        await self._client.run("qhold", "-h", "s", id)
+
+    async def comment(self, id: str, text: str) -> None:
+        # The value of -W has quotes of its own.
+        words = text.replace('"', "'").replace("\\", "/")
+        await self._client.run("qalter", "-W", f'comment="{words}"', id)
+
+    async def eligible(self, id: str, at: float) -> None:
+        # To the second, and never a little too early.
+        stamp = time.strftime("%Y%m%d%H%M.%S", time.localtime(int(at) + 1))
+        await self._client.run("qalter", "-a", stamp, id)
+
+    async def rerun(self, id: str) -> None:
+        await self._client.run("qrerun", id)
+
+    async def close(self) -> None:
+        return None

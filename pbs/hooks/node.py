@@ -1,0 +1,208 @@
+"""PBS execution hook for execjob_begin, execjob_launch, execjob_end, execjob_abort, execjob_postsuspend and
+execjob_preresume.
+
+Each event is a process of its own, which MOM ends after the hook's alarm. Python 3.6, standard library alone. No
+address comes from the job's variables.
+"""
+
+import pbs
+
+# qtandem:settings (written by `qtandem install pbs`)
+CLUSTER = ""
+SOCKET = "/run/qtandem/qtandem.sock"
+RUNS = "/run/qtandem/runs"
+CALL_S = 10
+BEGIN_S = 25
+DOWN_S = 15
+END_S = 5
+GIVE_BACK_ON_SUSPEND = ""
+# qtandem:end
+# qtandem:include textcalls.py
+# qtandem:include handover.py
+# qtandem:include common.py
+
+# The variable that is written last: PBS cuts commas off the end of the whole list.
+LAST = "QTANDEM_SOCKET"
+ESCAPED = ("\\", ",", '"', "'")
+
+
+def run_name(values):
+    tail = "" if values["index"] is None else "_%s" % values["index"]
+    return "pbs:%s:%s%s.%d" % (CLUSTER, values["job"], tail, values["attempt"])
+
+
+def folder(values):
+    return run_name(values).replace(":", "-")
+
+
+def quoted(value):
+    """As PBS wants a value in a list of variables. Raises ValueError for what it cannot carry."""
+    if "\x00" in value:
+        raise ValueError("it holds a NUL")
+    if "\\," in value:
+        raise ValueError("PBS cannot carry a backslash before a comma")
+    for char in ESCAPED:
+        value = value.replace(char, "\\" + char)
+    return value
+
+
+# ---- the start of a run
+def begin(event, clock=time.monotonic, sleep=time.sleep):
+    """The run gets its leases, or PBS requeues the job; then nothing of it stays with the daemon."""
+    job = event.job
+    if not job.in_ms_mom():
+        return
+    why = start(identity(job), clock, sleep)
+    if why:
+        end(identity(job), None)
+        say("job %s does not start: %s" % (job.id, why))
+        event.reject(told(why))
+
+
+def start(values, clock=time.monotonic, sleep=time.sleep):
+    """Empty if the run has its leases, else why not."""
+    began = answered = clock()
+    while clock() - began < BEGIN_S:
+        try:
+            # Who asks for what, the daemon has from PBS itself.
+            answer = ask("POST", "/v1/start", dict(values, uid=0), min(CALL_S, BEGIN_S))
+        except Refused as error:
+            return str(error)
+        except OSError as error:
+            if clock() - answered >= DOWN_S:
+                return "qtandem does not answer (%s)" % error
+            sleep(0.5)
+            continue
+        answered = clock()
+        if answer.get("verdict") == "admit":
+            if answer.get("run"):
+                try:
+                    keep(values)
+                except (Refused, OSError) as error:
+                    say("the environment of %s is fetched later: %s" % (run_name(values), error))
+            return ""
+        if answer.get("verdict") != "wait":
+            return answer.get("message") or "refused"
+        sleep(min(max(float(answer.get("retry_after") or 0), 0.0), 5.0))
+    return "no slot within %d s" % BEGIN_S
+
+
+# ---- the run's environment on this host
+def keep(values):
+    """Fetch the run's environment once for all tasks on this host; a file of root's alone."""
+    variables = fetch(values)
+    lines = ["%s=%s\n" % (name, quote(value)) for name, value in sorted(variables.items())]
+    try:
+        write_environment(folder(values), os.geteuid(), os.getegid(), "".join(lines))
+    except OSError as error:
+        say("%s is not kept here: %s" % (run_name(values), error))
+    return variables
+
+
+def fetch(values):
+    answer = ask("GET", "/v1/runs/%s/environment" % run_name(values), {}, CALL_S)
+    return {key[4:]: value for key, value in answer.items() if key.startswith("env.")}
+
+
+def kept(values):
+    """What `keep` left, or None; a file that is not root's is not read."""
+    path = os.path.join(RUNS, folder(values), "environment")
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    with os.fdopen(handle) as stream:
+        if os.fstat(stream.fileno()).st_uid != os.geteuid():
+            return None
+        pairs = [line.rstrip("\n").partition("=") for line in stream]
+    return {name: unquote(value) for name, _, value in pairs}
+
+
+def launch(event, clock=time.monotonic, sleep=time.sleep):
+    """The environment of each task, by PBS's channel for it: nothing of it is in the job's record."""
+    values, began = identity(event.job), clock()
+    while True:
+        try:
+            variables = kept(values) or keep(values)
+            break
+        except Refused as error:
+            event.reject(told(error))
+        except OSError as error:
+            if clock() - began >= DOWN_S:
+                event.reject("qtandem: this host has no environment for the job's QPU (%s)" % error)
+            sleep(0.5)
+    for name in sorted(variables, key=lambda name: (name == LAST, name)):
+        if not NAME.match(name):
+            say("left out the variable %r: PBS cannot carry the name" % (name,))
+            continue
+        try:
+            event.env[name] = quoted(variables[name])
+        except ValueError as error:
+            event.reject("qtandem: the variable %s cannot be given to the job: %s" % (name, error))
+
+
+# ---- the end of a run
+def over(event):
+    job = event.job
+    values = identity(job)
+    if job.in_ms_mom():
+        status = getattr(job, "Exit_status", None)
+        end(values, None if status is None else number(status))
+    forget(values)
+
+
+def end(values, exit_code):
+    """Report the end of this run and of no later one; what is missed here the daemon learns from PBS."""
+    try:
+        ask("POST", "/v1/end", dict(values, exit_code=exit_code), END_S)
+    except (Refused, OSError) as error:
+        say("the end of %s was not reported: %s" % (run_name(values), error))
+    forget(values)
+
+
+def forget(values):
+    try:
+        remove_environment(folder(values))
+    except OSError as error:
+        say("the environment of %s stays: %s" % (run_name(values), error))
+
+
+# ---- suspension
+def suspended(event):
+    if GIVE_BACK_ON_SUSPEND and event.job.in_ms_mom():
+        end(identity(event.job), None)
+
+
+def resumed(event):
+    """A job that gave its QPU back resumes only with one."""
+    if GIVE_BACK_ON_SUSPEND and event.job.in_ms_mom():
+        why = start(identity(event.job))
+        if why:
+            event.reject(told(why))
+
+
+def main():
+    event = pbs.event()
+    handlers = {
+        "EXECJOB_BEGIN": begin,
+        "EXECJOB_LAUNCH": launch,
+        "EXECJOB_END": over,
+        "EXECJOB_ABORT": over,
+        "EXECJOB_POSTSUSPEND": suspended,
+        "EXECJOB_PRERESUME": resumed,
+    }
+    for name, handler in handlers.items():
+        if event.type != getattr(pbs, name, None) or not natives(event.job.Resource_List):
+            continue
+        try:
+            handler(event)
+        except Exception as error:
+            say_fault(error)
+            if handler is begin:
+                end(identity(event.job), None)
+            if handler in (begin, launch, resumed):
+                event.reject("qtandem failed on this job; admins: see the log of pbs_mom")
+    event.accept()
+
+
+main()

@@ -1,0 +1,167 @@
+"""Hooks as they are installed, in a PBS of tests, against a daemon on a socket."""
+
+from __future__ import annotations
+
+import getpass
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingMixIn, UnixStreamServer
+from typing import Any
+
+import pytest
+
+from qtandem.core.installing import assembled, with_constants
+from qtandem.core.wire import decode_text, encode_text
+from tests.fakes.pbs.module import Event, FakePbs, Job, Outcome
+from tests.fakes.pbs.values import pbs_env
+
+HOOKS = Path(__file__).parents[3] / "pbs" / "hooks"
+RESOURCES = {"qpu": str, "quantum_resources": str, "qpu_fez": int, "qpu_ibm_x": int, "software": str}
+ME = getpass.getuser()
+
+
+class _Server(ThreadingMixIn, UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+@dataclass
+class Asked:
+    method: str
+    path: str
+    values: dict[str, str]
+
+
+@dataclass
+class TextDaemon:
+    """Answers by path from `answers` (a mapping, a list of them, or a function of the call's values)."""
+
+    path: Path
+    answers: dict[str, Any] = field(default_factory=dict)
+    calls: list[Asked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        daemon = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def address_string(self) -> str:
+                return ""
+
+            def log_message(self, *_: object) -> None: ...
+
+            def _serve(self) -> None:
+                length = int(self.headers.get("Content-Length") or 0)
+                asked = Asked(self.command, self.path, decode_text(self.rfile.read(length).decode()))
+                daemon.calls.append(asked)
+                status, body = daemon._answer(asked)
+                data = encode_text(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = _serve
+
+        self._server = _Server(str(self.path), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self.path.unlink(missing_ok=True)
+
+    def asked(self, path: str) -> list[dict[str, str]]:
+        return [each.values for each in self.calls if each.path == path]
+
+    def _answer(self, asked: Asked) -> tuple[int, Mapping[str, Any]]:
+        found = self.answers.get(asked.path)
+        if found is None:
+            return 404, {"code": "no-such-run", "message": "There is no open run"}
+        if isinstance(found, list):
+            found = found.pop(0) if len(found) > 1 else found[0]
+        if callable(found):
+            found = found(asked.values)
+        return found if isinstance(found, tuple) else (200, found)
+
+
+@pytest.fixture
+def short(tmp_path: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="qt") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def daemon(short: Path) -> Iterator[TextDaemon]:
+    made = TextDaemon(short / "s")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pbs() -> FakePbs:
+    return FakePbs(RESOURCES)
+
+
+@dataclass
+class Site:
+    """One PBS with our hooks. `server` and `node` run an event; fields are those of the job."""
+
+    pbs: FakePbs
+    folder: Path
+    constants: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.folder / "names").write_text("fez\tfez\t2\nibm-x\tibm_x\t1\n")
+        self.constants = {
+            "CLUSTER": "lab", "SOCKET": str(self.folder / "s"), "NAMES": str(self.folder / "names"),
+            "RUNS": str(self.folder / "runs"), "DEADLINE_MS": 500, "DOWN_S": 60, "CALL_S": 2, "BEGIN_S": 2,
+            "END_S": 1, "GIVE_BACK_ON_SUSPEND": "", **self.constants,
+        }  # fmt: skip
+
+    def hook(self, name: str, **constants: Any) -> str:
+        text = assembled((HOOKS / name).read_text(), HOOKS)
+        return with_constants(text, {**self.constants, **constants}, "python")
+
+    def job(self, resources: Mapping[str, Any], id: str = "7.pbs", **fields: Any) -> Job:
+        return Job(id, self.pbs.list({"select": "1:ncpus=1", **resources}), **{"Job_Owner": f"{ME}@login", **fields})
+
+    def queue(self, resources: Mapping[str, Any], variables: str = "", **constants: Any) -> Outcome:
+        job = self.job(resources, "", Variable_List=pbs_env(variables), queue="main", Account_Name="physics")
+        return self.pbs.run(self.hook("server.py", **constants), Event("QUEUEJOB", job, requestor=ME))
+
+    def modify(self, changes: Mapping[str, Any], before: Mapping[str, Any], **fields: Any) -> Outcome:
+        job = Job("7.pbs", self.pbs.list(changes))
+        old = Job("7.pbs", self.pbs.list(before, keyless=True), **{"Job_Owner": f"{ME}@login", **fields})
+        return self.pbs.run(self.hook("server.py"), Event("MODIFYJOB", job, requestor=ME, job_o=old))
+
+    def server(self, event: str, resources: Mapping[str, Any], constants: dict[str, Any] | None = None, **fields: Any):  # type: ignore[no-untyped-def]
+        job = self.job(resources, **fields)
+        return self.pbs.run(self.hook("server.py", **(constants or {})), Event(event, job, requestor="Scheduler"))
+
+    def node(self, event: str, resources: Mapping[str, Any], env: str = "", **fields: Any) -> Outcome:
+        constants = fields.pop("constants", {})
+        job = self.job(resources, **{"run_version": 1, **fields})
+        params = {"env": pbs_env(env, generic=True), "argv": ["sh"], "progname": "/bin/sh"}
+        made = Event(event, job, requestor="pbs_mom", **(params if event == "EXECJOB_LAUNCH" else {}))
+        return self.pbs.run(self.hook("node.py", **{"DOWN_S": 1, **constants}), made)
+
+
+@pytest.fixture
+def site(pbs: FakePbs, short: Path) -> Site:
+    return Site(pbs, short)
+
+
+@pytest.fixture
+def silent(short: Path) -> Iterator[Callable[[], None]]:
+    """A daemon that takes calls and never answers."""
+    import socket
+
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(short / "s"))
+    server.listen(64)
+    yield lambda: None
+    server.close()

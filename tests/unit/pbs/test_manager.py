@@ -1,0 +1,193 @@
+"""PBS's side of the daemon, over its commands and over libpbs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.managers import Grant, JobState, SensorValue
+from qtandem.core.runs import JobId
+from qtandem.core.settings import ManagerSettings
+from qtandem.pbs import records
+from qtandem.pbs.library import ByLibrary
+from qtandem.pbs.manager import PbsManager, access
+from qtandem.pbs.records import Record
+from tests.fakes.pbs.complex import FakePbsComplex
+from tests.fakes.pbs.standin import libpbs
+
+NATIVES = {"fez": "fez", "ibm-x": "ibm_x"}
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakePbsComplex:
+    made = FakePbsComplex(tmp_path / "pbs")
+    with made.state() as state:
+        state["resources"] |= {"qpu_fez": ["long", "q"], "qpu_ibm_x": ["long", "q"]}
+    return made
+
+
+@pytest.fixture
+def manager(fake: FakePbsComplex) -> PbsManager:
+    return PbsManager(ManagerSettings(cluster="lab", bin_dir=str(fake.bin)), NATIVES)
+
+
+def id_of(job: str, index: int | None = None) -> JobId:
+    return JobId("pbs", "lab", job, index)
+
+
+async def test_a_job_as_qstat_tells_it(manager: PbsManager, fake: FakePbsComplex) -> None:
+    fake.submit(
+        "7", "qpu_fez=2,matlab=1,walltime=01:00:10", Account_Name="physics", run_version=2, job_state="R",
+        exec_host="c1/0*2+c2/1", interactive="True", Variable_List={"D": 1e5},
+    )  # fmt: skip
+    job = (await manager.jobs([id_of("7")]))[id_of("7")]
+    assert job is not None
+    assert (job.state, job.attempt, job.grants, job.nodes) == (JobState.RUNNING, 2, (Grant("fez", 2),), ("c1", "c2"))
+    assert (job.uid, job.user, job.account, job.partition) == (0, "root", "physics", "workq")
+    assert (job.time_limit_s, job.can_requeue) == (3610, False)
+
+
+async def test_arrays_and_their_elements(manager: PbsManager, fake: FakePbsComplex) -> None:
+    fake.submit("34[]", "qpu_fez=1", job_state="B")
+    fake.submit("34[2]", "qpu_fez=1", job_state="R", run_version=1, exec_host="c1/0")
+    found = await manager.jobs([id_of("34"), id_of("34", 2), id_of("34", 9), id_of("35")])
+    assert {str(id): job.state if job else None for id, job in found.items()} == {
+        "pbs:lab:34": JobState.RUNNING, "pbs:lab:34_2": JobState.RUNNING, "pbs:lab:34_9": None, "pbs:lab:35": None,
+    }  # fmt: skip
+
+
+async def test_what_belongs_to_others_is_not_asked_for(manager: PbsManager, fake: FakePbsComplex) -> None:
+    other = JobId("slurm", "lab", "7")
+    assert await manager.jobs([other]) == {other: None}
+    assert fake.calls == []
+
+
+async def test_a_user_that_this_host_does_not_know(manager: PbsManager, fake: FakePbsComplex) -> None:
+    fake.submit("7", "qpu_fez=1", Job_Owner="no-such-user-here@login")
+    job = (await manager.jobs([id_of("7")]))[id_of("7")]
+    assert job is not None
+    assert job.uid == records.NO_UID
+
+
+async def test_a_hold_says_why_and_requeues_what_runs(manager: PbsManager, fake: FakePbsComplex) -> None:
+    fake.submit("7", "qpu_fez=1")
+    fake.run("7")
+    await manager.hold(id_of("7"), 'qtandem: fez is closed, "calibrating";\nthe job is held')
+    job = fake.job("7")
+    assert (job["job_state"], job["Hold_Types"]) == ("H", "s")
+    assert job["comment"] == "qtandem: fez is closed, 'calibrating'; the job is held"
+    await manager.hold(id_of("99"), "gone")
+
+
+async def test_a_delay_is_the_jobs_own_execution_time(manager: PbsManager, fake: FakePbsComplex) -> None:
+    fake.submit("7", "qpu_fez=1")
+    await manager.delay(id_of("7"), 60.0)
+    job = (await manager.jobs([id_of("7")]))[id_of("7")]
+    assert fake.job("7")["job_state"] == "W"
+    assert job is not None
+    assert job.eligible_at is not None
+    assert 59 <= job.eligible_at - time.time() <= 62
+    await manager.delay(id_of("7", 3), 60.0)
+
+
+async def test_a_kick_respects_a_site_that_stopped_scheduling(manager: PbsManager, fake: FakePbsComplex) -> None:
+    await manager.kick(["fez"])
+    with fake.state() as state:
+        assert len(state["kicks"]) == 1
+        state["scheduling"] = "False"
+    await manager.kick(["fez"])
+    with fake.state() as state:
+        assert (len(state["kicks"]), state["scheduling"]) == (1, "False")
+
+
+async def test_pbs_counts_its_own_jobs(manager: PbsManager, fake: FakePbsComplex) -> None:
+    await manager.publish([SensorValue("fez", 2, 0)])
+    fake.submit("7", "qpu_fez=1")
+    fake.run("7")
+    assert await manager.sensors() == {"fez": 1}
+    await manager.publish([SensorValue("fez", 2, 2)])
+    assert await manager.sensors() == {"fez": 0}
+
+
+async def test_a_new_resource_among_known_ones_is_made(manager: PbsManager, fake: FakePbsComplex) -> None:
+    values = [SensorValue("fez", 2, 0), SensorValue("new", 1, 0)]
+    assert (await manager.publish(values)).confirmed == {"fez", "new"}
+    with fake.state() as state:
+        assert state["resources"]["qpu_new"] == ["long", "q"]
+
+
+async def test_with_scripts_nothing_is_written(fake: FakePbsComplex) -> None:
+    settings = ManagerSettings(cluster="lab", bin_dir=str(fake.bin), options={"sensor": "script"})
+    manager = PbsManager(settings, NATIVES)
+    assert (await manager.publish([SensorValue("fez", 2, 0)])).confirmed == {"fez"}
+    assert fake.calls == []
+
+
+def test_a_cluster_without_a_name_is_refused() -> None:
+    with pytest.raises(QtandemError, match="no cluster name"):
+        PbsManager(ManagerSettings(cluster="a b"), {})
+
+
+def test_odd_texts_of_pbs() -> None:
+    assert records.moment("Tue Apr  7 10:00:00 2026") == time.mktime((2026, 4, 7, 10, 0, 0, 0, 97, -1))
+    assert (records.moment("0"), records.moment("soon"), records.seconds("x"), records.seconds("90")) == (
+        None, None, None, 90,
+    )  # fmt: skip
+    assert records.job(Record("nonsense!", {}), "lab", {}, {}) is None
+    assert records.job_id("12[].a.b", "lab") == id_of("12")
+    assert records.read_request("qpu_fez=0,qpu_fez=2,xqpu_fez=1,qpu_fez=,qpu_fez=1", {}) == (Grant("fez", 3),)
+
+
+# ---- over libpbs
+@pytest.fixture
+async def library() -> AsyncIterator[ByLibrary]:
+    made = ByLibrary(libpbs(), timeout_s=5.0)
+    yield made
+    await made.close()
+
+
+def test_libpbs_is_taken_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libpbs.so.0").touch()
+    options = {"exec": str(tmp_path)}
+    assert isinstance(access(ManagerSettings(options=options)), ByLibrary)
+    assert not isinstance(access(ManagerSettings(options={**options, "access": "commands"})), ByLibrary)
+
+
+async def test_a_child_that_dies_is_replaced(library: ByLibrary) -> None:
+    await library.server()
+    assert library._child is not None
+    os.kill(library._child.pid, signal.SIGKILL)
+    # It may be seen to be gone before the next call, or by it.
+    with contextlib.suppress(QtandemError):
+        await library.server()
+    assert (await library.server()).name == "pbs"
+
+
+async def test_a_server_that_hangs_costs_a_child_and_the_deadline() -> None:
+    library = ByLibrary(libpbs(), timeout_s=5.0)
+    await library.server()
+    child, library._timeout_s = library._child, 0.3
+    assert child is not None
+    os.kill(child.pid, signal.SIGSTOP)
+    with pytest.raises(QtandemError) as caught:
+        await library.server()
+    assert (caught.value.code, child.returncode) == ("manager-unreachable", -signal.SIGKILL)
+    library._timeout_s = 5.0
+    assert (await library.server()).name == "pbs"
+    await library.close()
+
+
+async def test_a_refusal_has_pbs_own_words(library: ByLibrary) -> None:
+    with pytest.raises(QtandemError) as caught:
+        await library.hold("999")
+    assert caught.value.code == "command-failed"
+    assert "Unknown Job Id" in caught.value.message
+    assert "15001" in (caught.value.cause or "")
