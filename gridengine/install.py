@@ -325,6 +325,7 @@ class Installer:
             "CLUSTER": self.section.cluster,
             "SOCKET": str(daemon.socket),
             "RUNTIME": str(daemon.runtime_dir),
+            "BEAT": str(daemon.runtime_dir / "heartbeat.gridengine"),
             "NAMES": str(daemon.runtime_dir / "names"),
             "RUNS": str(daemon.runtime_dir / "runs"),
             "HOOKS": str(self.hooks),

@@ -20,6 +20,7 @@ from qtandem.gridengine.records import Record, Row
 
 TIMEOUT_S = 20.0
 IDS_A_CALL = 200
+KEPT = 10_000
 # The context of a job: why it is held, and the Unix time at which its back-off is over.
 COMMENT, UNTIL = "qtandem", "qtandem_until"
 _UNREACHABLE = (
@@ -27,6 +28,9 @@ _UNREACHABLE = (
     "got select error", "got send error", "connection refused", "failed receiving gdi request", "error reading answer",
     "environment variable is not set", "can't get configuration from qmaster", "qmaster is not running",
 )  # fmt: skip
+
+
+_GONE = ("does not exist", "do not exist")
 
 
 class GridEngineSettings(Protocol):
@@ -107,6 +111,9 @@ class GridEngineManager:
         self._client = Client(settings)
         self._clock = clock
         self._writing = asyncio.Lock()
+        self._shown: dict[str, int] = {}
+        self._kicked: set[str] = set()
+        self._owners: dict[str, str] = {}
         self._timers: dict[JobId, asyncio.TimerHandle] = {}
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -117,18 +124,23 @@ class GridEngineManager:
         return complexes.read_request(text, self._names)
 
     async def publish(self, values: Sequence[SensorValue]) -> Published:
-        """One read, one write of what differs, one read; a complex that is missing is defined first."""
+        """One write of what differs, one read. What is known to differ is written without a look before.
+
+        Where a capacity rises the scheduler is asked to run while the values are read back.
+        """
         async with self._writing:
-            shown, refused = await self._capacities(), ""
-            wrong = {value.native: value.open for value in values if shown.get(value.native) != value.open}
+            shown, refused = self._shown, ""
+            wrong = _differing(values, shown)
+            if not wrong:
+                shown = await self._capacities()
+                wrong = _differing(values, shown)
             if wrong:
                 try:
-                    await self._define(wrong)
-                    text = complexes.request(sorted(wrong.items()))
-                    await self._client.run("qconf", "-mattr", "exechost", "complex_values", text, "global")
+                    await self._set(wrong)
                 except CommandError as error:
                     refused = error.one_line()
-                shown = await self._capacities()
+                raised = {native for native, value in wrong.items() if value > shown.get(native, 0)}
+                shown, _ = await asyncio.gather(self._capacities(), self._kick_early(raised))
         confirmed = frozenset(value.native for value in values if shown.get(value.native) == value.open)
         failed = {
             value.native: refused or f"{complexes.name(value.native)} is {shown.get(value.native, 'not set')}"
@@ -137,11 +149,34 @@ class GridEngineManager:
         }
         return Published(confirmed, failed)
 
+    async def _set(self, capacities: Mapping[str, int]) -> None:
+        """Set capacities on the global host; a complex that is missing is defined first."""
+        text = complexes.request(sorted(capacities.items()))
+        argv = ("qconf", "-mattr", "exechost", "complex_values", text, "global")
+        try:
+            await self._client.run(*argv)
+        except CommandError as error:
+            if "complex attribute" not in f"{error.stderr} {error.stdout}":
+                raise
+            await self._define(capacities)
+            await self._client.run(*argv)
+
+    async def _kick_early(self, natives: set[str]) -> None:
+        if not natives:
+            return
+        try:
+            await self._client.run("qconf", "-tsm")
+            self._kicked = natives
+        except QtandemError:
+            # The kick that follows a publication tells of it.
+            return
+
     async def _capacities(self) -> dict[str, int]:
         said = complexes.attributes((await self._client.run("qconf", "-se", "global")).stdout)
         pairs = complexes.pairs(said.get("complex_values", ""))
         found = {key.removeprefix(complexes.PREFIX): complexes.whole(value) for key, value in pairs.items()}
-        return {native: value for native, value in found.items() if value is not None}
+        self._shown = {native: value for native, value in found.items() if value is not None}
+        return self._shown
 
     async def _define(self, natives: Iterable[str]) -> None:
         text = (await self._client.run("qconf", "-sc")).stdout
@@ -169,15 +204,20 @@ class GridEngineManager:
 
     async def kick(self, natives: Iterable[str]) -> None:
         """Have the scheduler run now: its monitoring of the next run is the one thing that starts one."""
-        if any(True for _ in natives):
+        wanted, kicked, self._kicked = set(natives), self._kicked, set()
+        if not wanted <= kicked:
             await self._client.run("qconf", "-tsm")
 
     async def jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job | None]:
         ours = [job for job in dict.fromkeys(ids) if job.manager == self.name and job.cluster == self.cluster]
         out: dict[JobId, Job | None] = dict.fromkeys(ids)
         numbers = [number for number in dict.fromkeys(job.job for job in ours) if number.isdigit()]
-        found = await self._records(numbers)
-        rows = await self._rows(found.values())
+        # Most owners are known from the look at pending jobs; then both questions are asked at once.
+        guessed = sorted({self._owners[number] for number in numbers if number in self._owners})
+        found, rows = await asyncio.gather(self._records(numbers), self._rows(guessed))
+        owners = {record.owner for record in found.values() if record.array or any(record.tasks.values())}
+        if not owners <= set(guessed):
+            rows = await self._rows(sorted(owners))
         for job in ours:
             record = found.get(job.job)
             if record is not None:
@@ -189,11 +229,13 @@ class GridEngineManager:
         for first in range(0, len(numbers), IDS_A_CALL):
             chunk = ",".join(numbers[first : first + IDS_A_CALL])
             found |= records.records((await self._client.run("qstat", "-j", chunk, "-xml")).stdout)
+        if len(self._owners) > KEPT:
+            self._owners.clear()
+        self._owners |= {number: record.owner for number, record in found.items()}
         return found
 
-    async def _rows(self, found: Iterable[Record]) -> list[Row]:
-        """Lines of the jobs that have begun, and of arrays: hosts and suspension, and which tasks are left."""
-        owners = sorted({record.owner for record in found if record.array or any(record.tasks.values())})
+    async def _rows(self, owners: Sequence[str]) -> list[Row]:
+        """Lines of the owners' jobs: hosts, suspension, and which tasks of an array are left."""
         if not owners:
             return []
         listed = await self._client.run("qstat", "-u", ",".join(owners), "-s", "prs", "-g", "t", "-xml")
@@ -297,7 +339,7 @@ class GridEngineManager:
             await self._client.run("qalter", "-h", "O", _target(job))
             await self._context(job, **{UNTIL: "0"})
         except CommandError as error:
-            if "do not exist" not in f"{error.stderr} {error.stdout}":
+            if not any(words in f"{error.stderr} {error.stdout}" for words in _GONE):
                 raise
 
     async def _context(self, job: JobId, **values: str) -> None:
@@ -312,6 +354,10 @@ class GridEngineManager:
         timer = self._timers.pop(job, None)
         if timer is not None:
             timer.cancel()
+
+
+def _differing(values: Sequence[SensorValue], shown: Mapping[str, int]) -> dict[str, int]:
+    return {value.native: value.open for value in values if shown.get(value.native) != value.open}
 
 
 def _target(job: JobId) -> str:

@@ -7,9 +7,9 @@ TAB=$(printf '\t')
 look() {
   fresh=0
   beat=
-  read -r beat <"$RUNTIME/heartbeat" 2>/dev/null || return 0
+  read -r beat <"$BEAT" 2>/dev/null || return 0
   case $beat in *'"healthy": true'*) ;; *) return 0 ;; esac
-  now=$(date +%s) && at=$(stat -c %Y "$RUNTIME/heartbeat" 2>/dev/null) || return 0
+  now=$(date +%s) && at=$(stat -c %Y "$BEAT" 2>/dev/null) || return 0
   case $now$at in '' | *[!0-9]*) return 0 ;; esac
   age=$((now - at))
   if [ "$age" -le "$LIMIT" ] && [ "$age" -ge "-$LIMIT" ]; then fresh=1; fi
@@ -24,8 +24,8 @@ report_all() {
     [ "$fresh" = 1 ] || slots=0
     report "$native" "$slots"
     seen="$seen$native "
+    case " $KNOWN " in *" $native "*) ;; *) KNOWN="$KNOWN $native" ;; esac
   done 2>/dev/null <"$RUNTIME/names"
-  [ "$seen" = ' ' ] || KNOWN=$seen
   for native in $KNOWN; do
     case $seen in *" $native "*) ;; *) report "$native" 0 ;; esac
   done

@@ -108,10 +108,12 @@ class GridEngineCluster(Cluster):
         return self.sge(argv, host, user, stdin=text, env=options.get("env"), timeout=timeout)
 
     def submitted(self, result: Result) -> str:
-        return result.stdout.strip().splitlines()[-1].partition(".")[0]
+        job = result.stdout.strip().splitlines()[-1].partition(".")[0]
+        self._known.add(job)
+        return job
 
     def jobs(self) -> dict[str, JobView]:
-        listed = self.sge(["qstat", "-u", "*", "-s", "prs", "-xml"], timeout=15).check().stdout
+        listed = self.sge(["qstat", "-u", "*", "-s", "prs", "-r", "-xml"], timeout=15).check().stdout
         over = self._accounted()
         waiting = self._reasons(listed)
         views: dict[str, JobView] = {}
@@ -122,9 +124,14 @@ class GridEngineCluster(Cluster):
         for element in ElementTree.fromstring(listed).iter("job_list"):
             job = element.findtext("JB_job_number", "")
             word = (element.findtext("state") or "").strip()
+            state = _state(word)
+            asks = any(one.get("name", "").startswith("qpu_") for one in element.iterfind("hard_request"))
+            if state == "running" and asks and not self._begun(job):
+                # Grid Engine calls it running while its prolog runs.
+                state = "starting"
             views[job] = JobView(
                 id=job,
-                state=_state(word),
+                state=state,
                 reason=_reason(word, waiting.get(job, "")),
                 restarts=_restarts(over.get(job, [])) + (1 if over.get(job) and "q" not in word else 0),
                 nodes=(element.findtext("queue_name") or "").partition("@")[2],
@@ -134,6 +141,11 @@ class GridEngineCluster(Cluster):
             views[job] = JobView(job, "ended", "cancelled")
         self._known |= views.keys()
         return views
+
+    def _begun(self, job: str) -> bool:
+        """Whether the prolog of a job with a QPU has left its environment on a host."""
+        there = f"ls -d /run/qtandem/runs/gridengine-{job} /run/qtandem/runs/gridengine-{job}.*"
+        return any(self.shell(host, there).stdout for host in self.workers)
 
     def _accounted(self) -> dict[str, list[list[str]]]:
         text = self.exec(self.control, ["cat", f"{COMMON}/accounting"], timeout=15).stdout

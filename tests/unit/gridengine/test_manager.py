@@ -1,0 +1,133 @@
+"""What the contract leaves open: one job as Grid Engine shows it, holds with an end, and who is asked how often."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.managers import Grant, JobState, SensorValue
+from qtandem.core.runs import JobId
+from qtandem.core.settings import ManagerSettings
+from qtandem.gridengine import complexes, records
+from qtandem.gridengine.manager import GridEngineManager
+from tests.unit.gridengine.conftest import NATIVES
+
+
+def _id(number: str, index: int | None = None) -> JobId:
+    return JobId("gridengine", "lab", number, index)
+
+
+async def test_a_running_job_has_its_host_queue_and_owner(manager: GridEngineManager, cell: Any) -> None:
+    number = cell.submit("qpu_fez=2,h_rt=0:2:0,arch=lx*")
+    cell.become(number, "r")
+    job = (await manager.jobs([_id(number)]))[_id(number)]
+    assert job is not None
+    assert (job.state, job.nodes, job.partition, job.user) == (JobState.RUNNING, ("c1",), "main", "alice")
+    assert (job.grants, job.time_limit_s, job.account) == ((Grant("fez", 2),), 120, "physics")
+    assert job.can_requeue
+
+
+async def test_an_interactive_job_cannot_be_put_back(manager: GridEngineManager, cell: Any) -> None:
+    number = cell.submit("qpu_fez=1", kind=0x8)
+    job = (await manager.jobs([_id(number)]))[_id(number)]
+    assert job is not None
+    assert not job.can_requeue
+
+
+async def test_an_opening_costs_no_look_before_and_one_kick(manager: GridEngineManager, cell: Any) -> None:
+    await manager.publish([SensorValue("fez", 2, 2)])
+    before = len(cell.said("qconf"))
+    await manager.publish([SensorValue("fez", 2, 0)])
+    await manager.kick(["fez"])
+    made = cell.said("qconf")[before:]
+    assert made[0] == ["-mattr", "exechost", "complex_values", "qpu_fez=2", "global"]
+    assert sorted(made[1:]) == [["-se", "global"], ["-tsm"]]
+    await manager.kick(["fez"])
+    assert cell.said("qconf")[-1] == ["-tsm"]
+
+
+async def test_a_capacity_that_somebody_changed_is_repaired(manager: GridEngineManager, cell: Any) -> None:
+    await manager.publish([SensorValue("fez", 2, 0)])
+    cell.write({**cell.read(), "global": {"qpu_fez": "7"}})
+    assert (await manager.publish([SensorValue("fez", 2, 0)])).confirmed == {"fez"}
+    assert cell.read()["global"] == {"qpu_fez": "2"}
+
+
+async def test_a_back_off_is_a_hold_with_an_end(manager: GridEngineManager, cell: Any) -> None:
+    number = cell.submit("qpu_fez=1")
+    await manager.delay(_id(number), 0.2)
+    job = cell.read()["jobs"][number]
+    assert job["state"] == "hqw"
+    assert float(job["context"]["qtandem_until"]) > 0
+    async with asyncio.timeout(10):
+        while cell.read()["jobs"][number]["state"] != "qw":  # noqa: ASYNC110 - the fake is another process
+            await asyncio.sleep(0.05)
+
+
+async def test_a_back_off_outlives_the_daemon(cell: Any) -> None:
+    now = 1000.0
+    settings = ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir))
+    number = cell.submit("qpu_fez=1")
+    before = GridEngineManager(settings, NATIVES, clock=lambda: now)
+    await before.delay(_id(number), 600)
+    after = GridEngineManager(settings, NATIVES, clock=lambda: now)
+    [job] = await after.pending()
+    assert job.eligible_at == 1600
+    assert cell.read()["jobs"][number]["state"] == "hqw"
+    now = 1601.0
+    await after.pending()
+    assert cell.read()["jobs"][number]["state"] == "qw"
+
+
+async def test_a_hold_for_good_is_not_let_go(manager: GridEngineManager, cell: Any) -> None:
+    number = cell.submit("qpu_fez=1")
+    cell.become(number, "r")
+    await manager.hold(_id(number), "qtandem: no, never")
+    await manager.pending()
+    job = cell.read()["jobs"][number]
+    assert (job["state"], job["context"]["qtandem"]) == ("hRq", "qtandem: no; never")
+    found = (await manager.jobs([_id(number)]))[_id(number)]
+    assert found is not None
+    assert found.comment == "qtandem: no; never"
+
+
+async def test_a_job_that_went_meanwhile_needs_no_release(manager: GridEngineManager) -> None:
+    await manager.delay(_id("77"), 0)
+    await manager.hold(_id("77"), "x")
+
+
+def test_a_cluster_needs_a_name() -> None:
+    with pytest.raises(QtandemError):
+        GridEngineManager(ManagerSettings(), {})
+
+
+def test_names_with_two_meanings_are_found() -> None:
+    assert complexes.taken_twice(["x", "queue_x"]) == {"qpu_queue_x"}
+    assert complexes.taken_twice(["slots"]) == {"qpu_slots"}
+    assert not complexes.taken_twice(["x", "queue_y"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "state"),
+    [
+        (["qw"], JobState.PENDING), (["hRq"], JobState.PENDING), (["Eqw"], JobState.PENDING),
+        (["dr"], JobState.RUNNING), (["t"], JobState.RUNNING), (["Rr"], JobState.RUNNING), (["hr"], JobState.RUNNING),
+        (["s"], JobState.SUSPENDED), (["T"], JobState.SUSPENDED), (["qw", "r"], JobState.RUNNING), ([], JobState.ENDED),
+    ],
+)  # fmt: skip
+def test_state_letters(flags: list[str], state: JobState) -> None:
+    assert records.state_of(flags) is state
+
+
+def test_tasks_of_an_array() -> None:
+    assert records.tasks("2,4-8:2,11") == {2, 4, 6, 8, 11}
+    assert records.tasks("") == {0}
+    assert records.tasks("1-999999999999:1") == {0}
+
+
+def test_a_job_name_that_is_no_xml_hides_nobody() -> None:
+    job = "<job_list><JB_job_number>1</JB_job_number><JB_name>\x01</JB_name></job_list>"
+    assert [row.job for row in records.rows(f"<job_info>{job}</job_info>")] == ["1"]
