@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python -m
+# Clusters mostly wait: two test processes, each with one of its own.
+LIVE   := -n 2 --dist loadgroup
 
 .PHONY: all demo test unit live soak lint bench demo-slurm docs dist clean
 
@@ -22,13 +24,13 @@ demo: $(VENV)/demo.stamp  ## the main job on this machine, without root, Docker 
 	@$(BIN)/qtandem demo
 
 test: unit  ## unit, contract and the live suites that are mandatory
-	$(RUN) pytest tests/live -m 'not soak' $(PYTEST_ARGS)
+	$(RUN) pytest tests/live -m 'not soak' $(LIVE) $(PYTEST_ARGS)
 
 unit: $(VENV)/dev.stamp
 	$(RUN) pytest tests/unit tests/contract -n auto $(PYTEST_ARGS)
 
 live: $(VENV)/dev.stamp  ## everything that can run live here
-	QTANDEM_LIVE=all $(RUN) pytest tests/live -m 'not soak' $(PYTEST_ARGS)
+	QTANDEM_LIVE=all $(RUN) pytest tests/live -m 'not soak' $(LIVE) $(PYTEST_ARGS)
 
 soak: $(VENV)/dev.stamp  ## chaos for an hour (SOAK_SECONDS to change)
 	$(RUN) pytest tests/live -m soak --timeout 0 $(PYTEST_ARGS)

@@ -32,11 +32,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("manager", only, scope="session")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n 2 --dist loadgroup`, one file on one manager is what a test process takes at a time."""
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.live)
+            manager = item.callspec.params.get("manager") if hasattr(item, "callspec") else None
+            item.add_marker(pytest.mark.xdist_group(f"{manager}-{item.path.stem}"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(180))
 
@@ -45,8 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]
-    cluster = getattr(item, "funcargs", {}).get("cluster")
-    if report.failed and report.when == "call" and isinstance(cluster, Cluster):
+    cluster = getattr(item, "funcargs", {}).get("module_cluster")
+    if report.failed and isinstance(cluster, Cluster):
         folder = Path(tempfile.mkdtemp(prefix=f"qtandem-live-{item.name.partition('[')[0]}-"))
         cluster.collect(folder)
         report.sections.append(("logs of the cluster", str(folder)))
