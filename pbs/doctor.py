@@ -1,0 +1,140 @@
+"""Is PBS's side of qtandem as it must be on this host? Reads and asks only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from qtandem.core.client.transport import Daemon
+from qtandem.core.errors import QtandemError
+from qtandem.core.installing import Check, digest
+from qtandem.core.resources import Catalog
+from qtandem.core.settings import Settings
+from qtandem.pbs import ifl, records, site
+from qtandem.pbs.install import PBS_HOOKS, TEXTS, Installer
+
+INSTALL = "qtandem install pbs --apply"
+ANSWER_S = 3.0
+
+
+def check(settings: Settings, catalog: Catalog) -> list[Check]:
+    """All checks for this host, in the order in which an admin would mend them."""
+    doctor = _Doctor(settings, catalog)
+    out: list[Check] = []
+    for question in doctor.questions():
+        try:
+            out.extend(question())
+        except QtandemError as error:
+            out.append(Check(question.__name__.strip("_"), False, error.one_line(), error.remedy))
+    return out
+
+
+class _Doctor:
+    def __init__(self, settings: Settings, catalog: Catalog) -> None:
+        self._settings, self._catalog = settings, catalog
+        self._installer = Installer(settings, catalog)
+
+    def questions(self) -> list[Callable[[], Iterator[Check]]]:
+        if not self._installer.is_server():
+            return [self._daemon]
+        return [self._server, self._daemon, self._library, self._files, self._hooks, self._resources, self._scheduler]
+
+    def _server(self) -> Iterator[Check]:
+        version = self._installer.server_attribute("pbs_version")
+        yield Check("server", bool(version), f"PBS {version}" if version else "it tells no version")
+        scheduling = self._installer.server_attribute("scheduling").lower() in ("true", "1")
+        fix = "" if scheduling else "qmgr -c 'set server scheduling = true'"
+        yield Check("scheduling", scheduling, "on" if scheduling else "off: no job starts", fix)
+        who = self._installer.manager_name()
+        ok = who in site.words(self._installer.server_attribute("managers"))
+        yield Check("right to set resources", ok, f"{who} {'is' if ok else 'is not'} a manager", "" if ok else INSTALL)
+
+    def _daemon(self) -> Iterator[Check]:
+        path = self._settings.daemon.socket
+        try:
+            body = Daemon(path, deadline_s=ANSWER_S).get("healthz")
+        except QtandemError as error:
+            fix = "On the daemon's host: systemctl start qtandemd; elsewhere: systemctl start qtandem-relay"
+            yield Check("daemon", False, f"{path} does not answer: {error.message}", fix)
+            return
+        healthy = isinstance(body, dict) and body.get("healthy") is True
+        yield Check("daemon", healthy, f"{path} answers", "" if healthy else "Look at the daemon's log.")
+
+    def _library(self) -> Iterator[Check]:
+        options = self._installer.section.options
+        if options.get("access") == "commands":
+            yield Check("libpbs", None, "the configuration says to use the commands")
+            return
+        path = ifl.find(options.get("exec", ""))
+        try:
+            said = f"{path} is used" if path and ifl.Library(path) else "not there: the commands are used"
+            yield Check("libpbs", True if path else None, said)
+        except OSError as error:
+            yield Check("libpbs", False, str(error), 'Set options.access = "commands" in [managers.pbs].')
+
+    def _files(self) -> Iterator[Check]:
+        for path, (data, mode) in self._installer.hook_texts().items():
+            fault = _file_fault(path, hashlib.sha256(data).hexdigest(), mode)
+            yield Check(f"file {path.name}", not fault, fault or str(path), INSTALL if fault else "")
+
+    def _hooks(self) -> Iterator[Check]:
+        have = self._installer.pbs_hooks()
+        for hook in PBS_HOOKS:
+            fault = self._installer.hook_fault(hook, have.get(hook.name))
+            yield Check(f"hook {hook.name}", not fault, fault or "as installed", INSTALL if fault else "")
+            events = site.words(have.get(hook.name, {}).get("event", ""))
+            missing = [event for event in hook.later if events and event not in events]
+            if missing:
+                yield Check(f"events of {hook.name}", None, f"this PBS has no {', '.join(missing)}")
+        others = [name for name in have if name not in {hook.name for hook in PBS_HOOKS}]
+        for name in others:
+            order = have[name].get("order", "")
+            if order.isdigit() and int(order) > 900:
+                detail = (
+                    f"the site's hook {name} comes after ours (order {order}); what it refuses we have reserved for"
+                )
+                yield Check(f"order of {name}", None, detail)
+
+    def _resources(self) -> Iterator[Check]:
+        known = self._installer.resources()
+        for name in TEXTS:
+            ok = name in known
+            yield Check(f"resource {name}", ok, "is there" if ok else "is not there", "" if ok else INSTALL)
+        for one in self._catalog.resources.values():
+            name = records.resource(one.native)
+            shown = known.get(name)
+            flags, kind = (shown.get("flag", ""), shown.get("type", "")) if shown else ("", "")
+            # qmgr shows a type by name or by number.
+            ok = shown is not None and "q" in flags and kind in ("long", "2", "")
+            detail = f"type {kind}, flag {flags}" if shown is not None else "is not there"
+            yield Check(f"resource {name}", ok, detail, "" if ok else INSTALL)
+
+    def _scheduler(self) -> Iterator[Check]:
+        path = self._installer.sched_config
+        try:
+            text = path.read_text(errors="replace")
+        except OSError:
+            yield Check("sched_config", None, f"{path} cannot be read here")
+            return
+        missing = [name for name in self._installer.natives() if name not in site.scheduled(text)]
+        detail = f"it does not look at {', '.join(missing)}" if missing else "the scheduler looks at all QPUs"
+        fix = f"have in {path}: {site.scheduled_line(text, missing)}; then HUP pbs_sched" if missing else ""
+        yield Check("sched_config", not missing, detail, fix)
+
+
+def _file_fault(path: Path, wanted: str, mode: int) -> str:
+    """What is wrong with a file that root will run, or an empty text."""
+    try:
+        info = path.stat()
+    except OSError:
+        return f"{path} is not there"
+    if digest(path) != wanted:
+        return f"{path} is not what this version and configuration install"
+    if info.st_uid not in (0, os.geteuid()) or stat.S_IMODE(info.st_mode) & 0o022:
+        return f"{path} can be written by others than root"
+    if stat.S_IMODE(info.st_mode) != mode:
+        return f"{path} has the mode {stat.S_IMODE(info.st_mode):o}, not {mode:o}"
+    return ""

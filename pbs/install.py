@@ -1,0 +1,290 @@
+"""Installs PBS's side: hooks, counted resources, and the daemon's right to set them, on the server's host.
+
+PBS itself brings hooks to its nodes. Site files are never edited: what they need is shown. A manifest records what was
+done, so that it can be undone.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qtandem.core import accounts
+from qtandem.core.errors import QtandemError
+from qtandem.core.installing import Change, ChangeState, HostFiles, Step, assembled, run_steps, with_constants
+from qtandem.core.resources import Catalog
+from qtandem.core.settings import Settings
+from qtandem.pbs import records, site
+from qtandem.pbs.manager import client
+
+SOURCE = Path(__file__).parent
+HOOKS = Path("/usr/libexec/qtandem/pbs")
+HOOK_FILES: tuple[tuple[str, int], ...] = (("server.py", 0o644), ("node.py", 0o644), ("server_dyn_res", 0o755))
+# Resources of users' own wording; the scheduler does not look at them.
+TEXTS = ("qpu", "quantum_resources")
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One hook of PBS. `later` are events that older servers do not have."""
+
+    name: str
+    file: str
+    events: tuple[str, ...]
+    later: tuple[str, ...]
+    alarm_s: int
+
+
+# Last of all hooks (`order`): what an earlier one refuses has taken nothing of ours.
+ORDER = "900"
+PBS_HOOKS = (
+    Hook("qtandem_server", "server.py", ("queuejob", "modifyjob", "runjob"), ("jobobit",), 5),
+    Hook(
+        "qtandem_node",
+        "node.py",
+        ("execjob_begin", "execjob_launch", "execjob_end"),
+        ("execjob_abort", "execjob_postsuspend", "execjob_preresume"),
+        60,
+    ),
+)
+
+
+class Installer:
+    """PBS's installer on this host."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, *, host: str = "") -> None:
+        if "pbs" not in settings.managers:
+            message = "The configuration has no section [managers.pbs]"
+            raise QtandemError("bad-config", message, remedy="Add it, with a name for the PBS complex as `cluster`.")
+        self._settings, self._catalog = settings, catalog
+        self.section = settings.managers["pbs"]
+        self.host = host or socket.gethostname()
+        self.client = client(self.section)
+        self.files = HostFiles(settings.daemon.state_dir / "install" / "pbs.json")
+        self.hooks = Path(self.section.options.get("hooks_dir") or HOOKS)
+        self.conf = site.conf(Path(self.section.options.get("conf") or site.CONF))
+        self.sched_config = Path(self.conf.get("PBS_HOME", "/var/spool/pbs")) / "sched_priv" / "sched_config"
+
+    def changes(self) -> list[Change]:
+        """Everything that an installed host has, each done or to do. Reads only."""
+        return [step.change for step in self._steps()]
+
+    def apply(self, changes: Sequence[Change]) -> list[Change]:
+        """Make those of the changes that are to do; returns them with what became of them."""
+        wanted = {change.id for change in changes}
+        done = run_steps(step for step in self._file_steps() if step.change.id in wanted)
+        return done + run_steps(step for step in self._server_steps() if step.change.id in wanted)
+
+    def removals(self) -> list[Change]:
+        """What `undo` would take back: what this installer made and nobody changed since."""
+        return [step.change for step in self._undo_steps()]
+
+    def undo(self) -> list[Change]:
+        """Take back what was installed. Resources stay while jobs have them: PBS says so."""
+        return run_steps(self._undo_steps())
+
+    def is_server(self) -> bool:
+        return site.is_server(self.conf, self.section.control_hosts, self.host)
+
+    def hook_texts(self) -> dict[Path, tuple[bytes, int]]:
+        """Each file as it is installed: path, content, mode."""
+        out: dict[Path, tuple[bytes, int]] = {}
+        for name, mode in HOOK_FILES:
+            text = assembled((SOURCE / "hooks" / name).read_text(), SOURCE / "hooks")
+            out[self.hooks / name] = (with_constants(text, self._constants(name), "python").encode(), mode)
+        return out
+
+    def natives(self) -> list[str]:
+        """The counted resources by which PBS knows the QPUs."""
+        return [records.resource(one.native) for one in self._catalog.resources.values()]
+
+    def manager_name(self) -> str:
+        """The daemon's user as PBS names it."""
+        return f"{accounts.DAEMON}@{self.host}"
+
+    def pbs_hooks(self) -> dict[str, dict[str, str]]:
+        return site.listed(self.client.run_sync("qmgr", "-c", "list hook", check=False).stdout, "Hook")
+
+    def resources(self) -> dict[str, dict[str, str]]:
+        return site.listed(self.client.run_sync("qmgr", "-c", "list resource", check=False).stdout, "Resource")
+
+    def text_in_pbs(self, hook: Hook) -> str:
+        said = self.client.run_sync("qmgr", "-c", f"export hook {hook.name} application/x-python default", check=False)
+        return said.stdout.rstrip("\n")
+
+    def hook_fault(self, hook: Hook, shown: dict[str, str] | None) -> str:
+        """What is not as it must be of one hook in PBS, or an empty text."""
+        if shown is None:
+            return "PBS does not have it"
+        events = site.words(shown.get("event", ""))
+        if not set(hook.events) <= events or not events <= {*hook.events, *hook.later}:
+            return f"its events are {','.join(sorted(events)) or 'none'}"
+        for key, value in (("enabled", "true"), ("order", ORDER), ("alarm", str(hook.alarm_s))):
+            if shown.get(key, "").lower() != value:
+                return f"its {key} is {shown.get(key) or 'not set'}, not {value}"
+        wanted = self.hook_texts()[self.hooks / hook.file][0].decode().rstrip("\n")
+        return "" if self.text_in_pbs(hook) == wanted else "its text is not what this version and configuration install"
+
+    def _steps(self) -> list[Step]:
+        return self._file_steps() + self._server_steps()
+
+    def _file_steps(self) -> list[Step]:
+        if not self.is_server():
+            return []
+        return [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
+
+    def _server_steps(self) -> list[Step]:
+        if not self.is_server():
+            title = "hooks come from the server of PBS; this host needs qtandem-relay alone"
+            return [Step(Change("node", title, ChangeState.DONE))]
+        try:
+            known = self.resources()
+            return [
+                *(self._resource(name, known) for name in (*TEXTS, *self.natives())),
+                self._manager_right(),
+                *self._hook_steps(),
+                *self._by_hand(),
+            ]
+        except QtandemError as error:
+            if error.code != "manager-unreachable":
+                raise
+            return [Step(Change("server", "hooks and resources of PBS", ChangeState.BLOCKED, error.one_line()))]
+
+    def _resource(self, name: str, known: dict[str, dict[str, str]]) -> Step:
+        identity, title = f"resource {name}", f"the resource {name} of PBS"
+        if name in known:
+            return Step(Change(identity, title, ChangeState.DONE))
+
+        def make() -> None:
+            if name in TEXTS:
+                self._qmgr(f"create resource {name} type=string")
+            else:
+                # Closed until the daemon says otherwise.
+                self._qmgr(f"create resource {name} type=long,flag=q", f"set server resources_available.{name} = 0")
+            self.files.note([identity])
+
+        return Step(Change(identity, title, ChangeState.TODO), make)
+
+    def _manager_right(self) -> Step:
+        who = self.manager_name()
+        identity, title = f"manager {who}", f"{who} is a manager of PBS: it sets resources and holds jobs"
+        if who in site.words(self.server_attribute("managers")):
+            return Step(Change(identity, title, ChangeState.DONE))
+        return self._noted(identity, title, lambda: self._qmgr(f'set server managers += "{who}"'))
+
+    def server_attribute(self, name: str) -> str:
+        shown = records.objects(self.client.run_sync("qstat", "-B", "-f", "-F", "json").stdout, "Server")
+        return shown[0].get(name) if shown else ""
+
+    def _hook_steps(self) -> Iterable[Step]:
+        have = self.pbs_hooks()
+        for hook in PBS_HOOKS:
+            fault = self.hook_fault(hook, have.get(hook.name))
+            identity, title = f"hook {hook.name}", f"the hook {hook.name} of PBS"
+            if not fault:
+                yield Step(Change(identity, title, ChangeState.DONE))
+                continue
+            there = hook.name in have
+            detail = fault if there else ",".join((*hook.events, *hook.later))
+            change = Change(identity, title, ChangeState.TODO, detail)
+            yield Step(change, lambda hook=hook, there=there: self._make_hook(hook, there))  # type: ignore[misc]
+
+    def _make_hook(self, hook: Hook, there: bool) -> None:
+        """Text before events: a hook that was switched on without its text would refuse jobs."""
+        file = self.hooks / hook.file
+        self._qmgr(
+            *([] if there else [f"create hook {hook.name}"]),
+            f"import hook {hook.name} application/x-python default {file}",
+            f"set hook {hook.name} order = {ORDER}",
+            f"set hook {hook.name} alarm = {hook.alarm_s}",
+        )
+        self.files.note([f"hook {hook.name}"])
+        self._set_events(hook)
+        self._qmgr(f"set hook {hook.name} enabled = true")
+
+    def _set_events(self, hook: Hook) -> None:
+        """Leave out, one by one, the events that this PBS does not have."""
+        events = [*hook.events]
+        self._qmgr(f'set hook {hook.name} event = "{",".join(events)}"')
+        for event in hook.later:
+            try:
+                self._qmgr(f'set hook {hook.name} event = "{",".join([*events, event])}"')
+                events.append(event)
+            except QtandemError as error:
+                if error.code == "manager-unreachable":
+                    raise
+
+    def _by_hand(self) -> Iterable[Step]:
+        """What stands in files or settings of the site's own."""
+        names = self.natives()
+        identity, title = "line:sched_config", f"{self.sched_config}: the scheduler looks at the QPUs"
+        try:
+            text = self.sched_config.read_text(errors="replace")
+        except OSError:
+            text = None
+        if text is None:
+            detail = f'it is not here; on the scheduler\'s host, have in it: resources: "…, {", ".join(names)}"'
+            yield Step(Change(identity, title, ChangeState.MANUAL, detail))
+        elif set(names) <= set(site.scheduled(text)):
+            yield Step(Change(identity, title, ChangeState.DONE))
+        else:
+            detail = f"{site.scheduled_line(text, names)}\nthen: kill -HUP the pid of pbs_sched"
+            yield Step(Change(identity, title, ChangeState.MANUAL, detail))
+        released = site.words(self.server_attribute("restrict_res_to_release_on_suspend"))
+        identity, title = "suspend", "a job that is suspended keeps its QPU in PBS's count too"
+        if self.gives_back() or (released and not released & set(names)):
+            yield Step(Change(identity, title, ChangeState.DONE))
+        else:
+            detail = "qmgr -c 'set server restrict_res_to_release_on_suspend = \"ncpus,mem\"' (what you want released)"
+            yield Step(Change(identity, title, ChangeState.MANUAL, detail, optional=True))
+
+    def gives_back(self) -> bool:
+        return self.section.options.get("suspend", "keep") == "release"
+
+    def _undo_steps(self) -> list[Step]:
+        order = ("hook", "resource", "manager")
+        noted = sorted(self.files.manifest.records, key=lambda record: order.index(record.split()[0]))
+        steps = [
+            Step(
+                Change(f"record:{record}", f"take back the {record}", ChangeState.TODO),
+                lambda record=record: self._take_back(record),  # type: ignore[misc]
+            )
+            for record in noted
+        ]
+        return steps + self.files.removals()
+
+    def _take_back(self, record: str) -> None:
+        kind, _, name = record.partition(" ")
+        if kind == "manager":
+            self._qmgr(f'set server managers -= "{name}"')
+        else:
+            self._qmgr(f"delete {kind} {name}")
+        self.files.forget(record)
+
+    def _noted(self, identity: str, title: str, act: Callable[[], None]) -> Step:
+        def make() -> None:
+            act()
+            self.files.note([identity])
+
+        return Step(Change(identity, title, ChangeState.TODO), make)
+
+    def _qmgr(self, *lines: str) -> None:
+        self.client.run_sync("qmgr", stdin="".join(f"{line}\n" for line in lines))
+
+    def _constants(self, name: str) -> dict[str, str | int | float | Iterable[str]]:
+        daemon, timing = self._settings.daemon, self._settings.timing
+        return {
+            "CLUSTER": self.section.cluster,
+            "SOCKET": str(daemon.socket),
+            "NAMES": str(daemon.runtime_dir / "names"),
+            "RUNS": str(daemon.runtime_dir / "runs"),
+            "DEADLINE_MS": round(timing.submit_ms),
+            "CALL_S": 10,
+            "BEGIN_S": 25,
+            "END_S": 5,
+            # In the server a job waits for so long; on a node the hook does.
+            "DOWN_S": 60 if name == "server.py" else round(timing.refusal_backoff_s),
+            "GIVE_BACK_ON_SUSPEND": "yes" if self.gives_back() else "",
+        }
