@@ -107,7 +107,9 @@ def _item(text: str) -> Item:
         if not NAME.fullmatch(name):
             raise _bad(f"{name!r} is not a name, in {text!r}" if name else f"A name is missing in {text!r}")
         if name == "claim":
-            raise _bad("'claim' is a reserved word")
+            id = rest[0] if rest else "ID"
+            remedy = f"Leave --qpu out, and pass QTANDEM_CLAIM={id} to the job: it then executes on the claim."
+            raise _bad("'claim' is a reserved word", remedy)
     if ANY in choices and len(choices) > 1:
         raise _bad(f"'any' stands alone, not beside names, in {text!r}", "Write any, or the names only.")
     slots = 1

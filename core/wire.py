@@ -120,13 +120,14 @@ class EnvironmentAnswer(Answer):
 
 
 class TaskCall(Call):
-    """Execute `payload` on the caller's held lease on `resource` (or on the lease that is named).
+    """Execute `payload` on the caller's held lease on `resource` (or on the lease, or the claim, that is named).
 
     `key` makes the call idempotent: the same key of the same lease is the same task.
     """
 
     resource: Name = ""
     lease: Name = ""
+    claim: Name = ""
     payload: dict[str, Any]
     key: Name = ""
 

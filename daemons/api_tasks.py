@@ -8,16 +8,17 @@ from aiohttp import web
 
 from qtandem.core import requests, verdicts
 from qtandem.core.errors import QtandemError
-from qtandem.core.leases.model import Task
+from qtandem.core.leases.model import Claim, Task
 from qtandem.core.leases.queries import Filter
 from qtandem.core.runs import RunId
 from qtandem.core.verdicts import Admit, Asker
-from qtandem.core.wire import ClaimCall, TaskCall, TextAnswer
+from qtandem.core.wire import ClaimCall, EnvironmentAnswer, TaskCall, TextAnswer
 from qtandem.daemons import people
 from qtandem.daemons.answers import claim_answer, task_answer
 from qtandem.daemons.api import CALLER, CONTEXT, number, raw_json, read, reply, rows
 from qtandem.daemons.authority import ROOT, Event
 from qtandem.daemons.context import Context
+from qtandem.daemons.environment import claim_environment
 from qtandem.daemons.lifecycle import END_CALL_S
 
 LONGEST_WAIT_S = 60.0
@@ -28,7 +29,8 @@ async def start(request: web.Request) -> web.Response:
     context, caller = request.app[CONTEXT], request[CALLER]
     call = await read(request, TaskCall)
     resource = context.catalog.get(call.resource).name if call.resource else ""
-    lease = context.tasks.choose_lease(caller.uid, call.lease, resource, everybody=caller.uid == ROOT and caller.local)
+    everybody = caller.uid == ROOT and caller.local
+    lease = context.tasks.choose_lease(caller.uid, call.lease, resource, call.claim, everybody=everybody)
     context.authority.require(Event.TASK, caller, owner=lease.uid, nodes=_nodes(context, lease.owner))
     task = await context.tasks.start(lease, lease.uid, call.payload, call.key)
     return reply(request, task_answer(task), status=200)
@@ -91,18 +93,31 @@ async def claims(request: web.Request) -> web.Response:
     return raw_json(rows("claims", [claim_answer(each) for each in context.leases.claims(uid)]))
 
 
+async def claim_env(request: web.Request) -> web.Response:
+    """What a job needs to execute on the claim; never a vendor's key, since a claim has no node to keep it on."""
+    context, known = _claim(request)
+    env = claim_environment(context.catalog, known, context.settings.daemon.socket, context.clock())
+    return reply(request, EnvironmentAnswer(run="", uid=known.uid, env=env))
+
+
 async def end_claim(request: web.Request) -> web.Response:
-    context, caller = request.app[CONTEXT], request[CALLER]
-    id = request.match_info["id"]
-    known = next((each for each in context.leases.claims() if each.id == id), None)
-    if known is None:
-        raise QtandemError("no-such-run", f"There is no open claim {id[:64]!r}")
-    context.authority.require(Event.CLAIM, caller, owner=known.uid)
+    context, known = _claim(request)
+    id = known.id
     await context.tasks.stop_owners({f"claim {id}"}, "the claim ended")
     ending = asyncio.create_task(context.leases.end_claim(id, None))
     await asyncio.wait({ending}, timeout=END_CALL_S)
     ended = ending.result() if ending.done() else True
     return reply(request, {"ended": ended})
+
+
+def _claim(request: web.Request) -> tuple[Context, Claim]:
+    """The open claim of a call, for its owner."""
+    context, id = request.app[CONTEXT], request.match_info["id"]
+    known = next((each for each in context.leases.claims() if each.id == id), None)
+    if known is None:
+        raise QtandemError("no-such-run", f"There is no open claim {id[:64]!r}")
+    context.authority.require(Event.CLAIM, request[CALLER], owner=known.uid)
+    return context, known
 
 
 def _all_open(context: Context, admitted: Admit) -> None:

@@ -55,6 +55,7 @@ ROUTES: tuple[web.RouteDef, ...] = (
     web.post("/v1/claims", api_tasks.claim),
     web.get("/v1/claims", api_tasks.claims),
     web.delete("/v1/claims/{id}", api_tasks.end_claim),
+    web.get("/v1/claims/{id}/environment", api_tasks.claim_env),
     web.post("/v1/credentials", api_credentials.add),
     web.get("/v1/credentials", api_credentials.listing),
     web.delete("/v1/credentials/{name}", api_credentials.remove),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.leases.model import Lease
+from qtandem.core.leases.model import Claim, Lease
 from qtandem.core.leases.service import LeaseService
 from qtandem.core.resources import Catalog, Resource
 from qtandem.core.runs import JobId, Run, RunId
@@ -48,25 +48,44 @@ def run_environment(
     if not leases:
         raise QtandemError("no-lease", f"{run.id} does not hold its leases", retry_after=1.0)
     held = [(lease, catalog.get(lease.resource)) for lease in leases]
-    names = DELIMITER.join(resource.native for _, resource in held)
-    types = DELIMITER.join(resource.type for _, resource in held)
-    env = {
-        "QRMI_JOB_QPU_RESOURCES": names,
-        "QRMI_JOB_QPU_TYPES": types,
-        "QRMI_LIST_DELIMITER": DELIMITER,
+    env = _lists(held) | {
         "QRMI_JOB_ID": _bare(run.id.job),
         "QRMI_JOB_UID": str(run.uid),
         "QTANDEM_RUN": str(run.id),
         "QTANDEM_SOCKET": str(socket),
     }
     if run.id.job.manager == "slurm":
-        env |= {"SLURM_JOB_QPU_RESOURCES": names, "SLURM_JOB_QPU_TYPES": types}
+        env |= {f"SLURM_{name}": env[f"QRMI_{name}"] for name in ("JOB_QPU_RESOURCES", "JOB_QPU_TYPES")}
     seconds = min(run.time_limit_s or LONGEST_S, LONGEST_S)
     for lease, resource in held:
         env |= _direct(resource, own(resource.name))
         env[f"{resource.native}_QRMI_JOB_ACQUISITION_TOKEN"] = _token(resource, lease)
         env[f"{resource.native}_QRMI_JOB_TIMEOUT_SECONDS"] = str(seconds)
     return env
+
+
+def claim_environment(catalog: Catalog, claim: Claim, socket: Path, now: float) -> dict[str, str]:
+    """The variables of a job that executes on a claim. It executes through the daemon, whatever the admin said."""
+    held = [(lease, catalog.get(lease.resource)) for lease in claim.leases]
+    env = _lists(held) | {
+        "QRMI_JOB_ID": claim.id,
+        "QRMI_JOB_UID": str(claim.uid),
+        "QTANDEM_CLAIM": claim.id,
+        "QTANDEM_SOCKET": str(socket),
+    }
+    seconds = max(1, min(int(claim.expires_at - now), LONGEST_S))
+    for lease, resource in held:
+        env[f"{resource.native}_QRMI_JOB_ACQUISITION_TOKEN"] = lease.id
+        env[f"{resource.native}_QRMI_JOB_TIMEOUT_SECONDS"] = str(seconds)
+    return env
+
+
+def _lists(held: Sequence[tuple[Lease, Resource]]) -> dict[str, str]:
+    return {
+        "QRMI_JOB_QPU_RESOURCES": DELIMITER.join(resource.native for _, resource in held),
+        "QRMI_JOB_QPU_TYPES": DELIMITER.join(resource.type for _, resource in held),
+        "QRMI_LIST_DELIMITER": DELIMITER,
+    }
 
 
 def _direct(resource: Resource, own: Mapping[str, str] | None) -> dict[str, str]:

@@ -144,8 +144,8 @@ class Tasks:
         self._turns.add(live)
         return noted
 
-    def choose_lease(self, uid: int, lease: str, resource: str, *, everybody: bool = False) -> Lease:
-        """The held lease that a call means: the one named, or the caller's only one (on the resource)."""
+    def choose_lease(self, uid: int, lease: str, resource: str, claim: str = "", *, everybody: bool = False) -> Lease:
+        """The held lease that a call means: the one named, or the caller's only one (on the resource, of the claim)."""
         if lease:
             known = self._leases.lease(lease)
             found = self._leases.usable(lease, known.uid if known is not None and everybody else uid)
@@ -155,10 +155,14 @@ class Tasks:
         held = [
             each
             for each in self._leases.leases()
-            if each.uid == uid and resource in ("", each.resource) and self._usable(each.id)
+            if each.uid == uid
+            and resource in ("", each.resource)
+            and claim in ("", each.claim)
+            and self._usable(each.id)
         ]
         if not held:
-            raise QtandemError("no-lease", f"You hold no lease{f' on {resource}' if resource else ''}")
+            where = (f" on {resource}" if resource else "") + (f" by the claim {claim[:64]}" if claim else "")
+            raise QtandemError("no-lease", f"You hold no lease{where}")
         if len(held) > 1:
             ids = ", ".join(each.id for each in held[:5])
             raise QtandemError("ambiguous", f"You hold {len(held)} leases there: {ids}", remedy="Name the lease.")

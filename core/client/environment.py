@@ -17,7 +17,7 @@ log = logging.getLogger("qtandem.client")
 RESOURCES, TYPES = "QRMI_JOB_QPU_RESOURCES", "QRMI_JOB_QPU_TYPES"
 LEGACY = {RESOURCES: "SLURM_JOB_QPU_RESOURCES", TYPES: "SLURM_JOB_QPU_TYPES"}
 DELIMITER = "QRMI_LIST_DELIMITER"
-RUN = "QTANDEM_RUN"
+RUN, CLAIM = "QTANDEM_RUN", "QTANDEM_CLAIM"
 
 
 def get_job_qpu_resources_and_types() -> tuple[list[str], list[str]]:

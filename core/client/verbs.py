@@ -10,7 +10,7 @@ from typing import Any
 
 from qtandem.core.client.calls import as_object, as_rows, as_text, awaited_task, found_resource
 from qtandem.core.client.dialogue import DEADLINE_S, Dialogue
-from qtandem.core.client.environment import RUN, job_type
+from qtandem.core.client.environment import CLAIM, RUN, job_type
 from qtandem.core.client.errors import QrmiError, async_as_qrmi
 from qtandem.core.client.types import (
     Payload,
@@ -30,7 +30,7 @@ PATIENCE_S = 120.0
 
 
 def patience_s() -> float:
-    return PATIENCE_S if RUN in os.environ else 0.0
+    return PATIENCE_S if RUN in os.environ or CLAIM in os.environ else 0.0
 
 
 def ended(task: str, status: TaskStatus, reason: str) -> str:
@@ -104,6 +104,7 @@ class Verbs:
         body = {
             "resource": self._id,
             "lease": self._lease or "",
+            "claim": "" if self._lease or RUN in os.environ else os.environ.get(CLAIM, ""),
             "payload": {"kind": payload.kind, **payload.fields()},
             "key": uuid.uuid4().hex,
         }
@@ -167,7 +168,8 @@ class Verbs:
         return await found_resource(self._dialogue, self._id)
 
     async def _find_lease(self) -> str:
-        """Of the caller's held leases on this resource: the run's in a job, else a claim's, else the only one."""
+        """Of the caller's held leases on this resource: the run's in a job, else the claim's that `QTANDEM_CLAIM`
+        names, else any claim's, else the only one."""
         leases = as_rows(await self._dialogue.get("leases", mine="1"), "leases")
         mine = [lease for lease in leases if lease["state"] == "held"]
         held = [lease for lease in mine if lease["resource"] == self._id]
@@ -176,7 +178,12 @@ class Verbs:
             held = [lease for lease in mine if lease["resource"] == name]
         run = os.environ.get(RUN)
         of_run = [lease for lease in held if run and lease["owner"] == f"run {run}"]
-        of_claim = [lease for lease in held if lease["owner"].startswith("claim ")]
+        claim = os.environ.get(CLAIM)
+        of_claim = [
+            lease
+            for lease in held
+            if (lease["owner"] == f"claim {claim}" if claim else lease["owner"].startswith("claim "))
+        ]
         chosen = of_run or of_claim or (held if len(held) == 1 and not run else [])
         if not chosen:
             where = f"Run {run}" if run else "Neither a job nor a claim of yours"

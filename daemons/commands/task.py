@@ -39,7 +39,8 @@ def run(
 
     daemon = api()
     payload = _payload(_read(file), program_id, shots)
-    call = {"resource": resource or _job_resource(), "payload": payload, "key": uuid.uuid4().hex}
+    claim = "" if "QTANDEM_RUN" in os.environ else os.environ.get("QTANDEM_CLAIM", "")
+    call = {"resource": resource or _job_resource(), "claim": claim, "payload": payload, "key": uuid.uuid4().hex}
     started = as_object(daemon.post("tasks", body=call, deadline_s=60.0))
     if not wait:
         print_json(started) if json else print(started["id"])

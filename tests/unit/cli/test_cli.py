@@ -325,3 +325,12 @@ def test_help_imports_nothing_heavy():
     )
     ran = subprocess.run([sys.executable, "-c", script], env=environ(), capture_output=True, text=True, check=True)
     assert ran.stderr.strip() == "[]"
+
+
+def test_env_of_a_claim_by_name_and_in_a_job_that_was_given_it(daemon, qtandem, monkeypatch):
+    daemon.routes["GET /claims/*/environment"] = {"run": "", "uid": 0, "env": {"A": "1"}}
+    assert qtandem("env", "claim:c1").out == "export A=1\n"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("QTANDEM_CLAIM", "c2")
+    assert qtandem("env").out == "export A=1\n"
+    assert [call.path for call in daemon.calls] == ["/claims/c1/environment", "/claims/c2/environment"]

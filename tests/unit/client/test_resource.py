@@ -246,3 +246,16 @@ def test_service_lists_what_is_online(daemon, monkeypatch):
     service = client.QRMIService()
     assert [found.resource_id() for found in service.resources()] == ["fez"]
     assert service.resource("low") is None
+
+
+def test_the_claim_that_the_job_was_given_is_used(daemon, monkeypatch):
+    leases = [lease(id="l-1", owner="claim c1"), lease(id="l-2", owner="claim c2")]
+    daemon.routes["GET /leases"] = {"leases": leases}
+    daemon.routes["POST /tasks"] = {"id": "t"}
+    monkeypatch.setenv("QTANDEM_CLAIM", "c2")
+    assert QuantumResource("fez").acquire() == "l-2"
+    QuantumResource("fez").task_start(Payload.QASM2("OPENQASM 2.0;", 1))
+    assert daemon.calls[-1].body["claim"] == "c2"
+    monkeypatch.setenv("QTANDEM_CLAIM", "c")
+    with pytest.raises(client.QrmiError):
+        QuantumResource("fez").acquire()

@@ -415,3 +415,22 @@ async def test_the_textfile_is_whole_and_readable(client: Client, tmp_path: Path
         await client.house.context.metrics.write(client.house.context, path)
     assert path.read_text().endswith("\n")
     assert path.stat().st_mode & 0o777 == 0o644
+
+
+async def test_a_chain_of_jobs_executes_on_one_claim_of_their_owner(client: Client) -> None:
+    client.house.workers.instant = True
+    _, claim = await client.post("claims", {"request": "fez+direct", "name": "chain"})
+    _, other = await client.post("claims", {"request": "fez", "name": "other"})
+    status, answer = await client.get(f"claims/{claim['id']}/environment")
+    env = answer["env"]
+    assert (status, env["QRMI_JOB_QPU_RESOURCES"], env["QTANDEM_CLAIM"]) == (200, "fez,direct", claim["id"])
+    assert not [value for value in env.values() if value == "k-1"], "a claim gives no vendor's key"
+    call = {"resource": "fez", "payload": QASM}
+    assert (await client.post("tasks", call))[0] == 422
+    for chosen in (claim, other):
+        status, task = await client.post("tasks", {**call, "claim": chosen["id"]})
+        assert (status, task["lease"]) == (200, next(x["id"] for x in chosen["leases"] if x["resource"] == "fez"))
+    client.uid = 1001
+    assert (await client.get(f"claims/{claim['id']}/environment"))[0] == 403
+    status, answer = await client.post("tasks", {**call, "claim": claim["id"]})
+    assert (status, answer["code"]) == (409, "no-lease")
