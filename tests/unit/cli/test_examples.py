@@ -164,7 +164,7 @@ def test_circuit_cutting_on_the_queue_of_one_machine(site, tmp_path):
 
 
 def test_a_refusal_says_once_what_to_do(site):
-    with pytest.raises(QtandemError, match="Ask for ibm_fez:2 at most") as refused:
+    with pytest.raises(QtandemError, match="Write --qpu=ibm_fez:2 at most") as refused:
         site.queue.submit(["/bin/true"], "ibm_fez:3")
     assert len(refused.value.lines()) == 1
 
