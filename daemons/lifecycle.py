@@ -29,8 +29,9 @@ ABANDONED_S = 45.0
 FIRST_FACTS_S = 20.0
 END_CALL_S = 8.0
 AGAIN_S = 5.0
-# A reservation is asked for by a manager that does nothing else meanwhile.
-RESERVE_CALL_S = 2.0
+# A reservation is asked for by a manager that does nothing else meanwhile: it is answered within this part of the
+# hook's deadline, and made all the same if it takes longer.
+RESERVE_PART = 0.75
 
 
 @dataclass(slots=True)
@@ -101,7 +102,8 @@ class Lifecycle:
         try:
             self._check_reach(run, grants)
             self._check_open(run, grants)
-            await asyncio.wait_for(self._context.leases.reserve(run, grants), RESERVE_CALL_S)
+            limit_s = RESERVE_PART * self._context.settings.timing.submit_ms / 1000
+            await asyncio.wait_for(self._context.leases.reserve(run, grants), limit_s)
         except TimeoutError:
             return _later(name, "slots-busy", "an earlier run of the job is still being given back", AGAIN_S)
         except QtandemError as error:
@@ -213,8 +215,15 @@ class Lifecycle:
             room = openness(resource, fact, 0, situation.now)
             if not room.open:
                 raise QtandemError("not-available", f"{resource.name} is closed: {room.reason}")
-            if room.free < grant.slots + situation.leased.get(resource.name, 0):
+            if room.free < grant.slots + situation.leased.get(resource.name, 0) - self._of_job(
+                run.id.job, resource.name
+            ):
                 raise QtandemError("slots-busy", f"{resource.name}: {situation.openness(resource).reason}")
+
+    def _of_job(self, job: JobId, resource: str) -> int:
+        """Slots that earlier attempts of the job still have: they are given back before it gets new ones."""
+        mine = (lease for lease in self._context.leases.leases() if lease.run is not None and lease.run.job == job)
+        return sum(lease.slots for lease in mine if lease.resource == resource)
 
     def _worth_waiting(self, run: Run, grants: Sequence[Grant], error: QtandemError) -> bool:
         """Whether the cause can pass while the job's nodes wait.

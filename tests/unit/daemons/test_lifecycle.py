@@ -27,7 +27,9 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(refusals, "ASK_S", 0.01)
     monkeypatch.setattr(lifecycle, "CALL_S", 0.1)
     private = Resource("private", "simulator", "private", access=Access(frozenset({"bob"})), poll_s=0.05)
-    async with House(tmp_path, {"fez": 1, "torino": 1, "private": private}, refusals=3, releasing_wait_s=0.5) as built:
+    async with House(
+        tmp_path, {"fez": 1, "torino": 1, "private": private}, refusals=3, releasing_wait_s=0.5, submit_ms=4000
+    ) as built:
         await built.observer.first_facts(["fez", "torino", "private"], 5.0)
         yield built
 
@@ -311,4 +313,29 @@ async def test_a_reservation_never_waits_for_a_slot(house: House) -> None:
     await start(house, "1")
     answer = await reserve(house, "2")
     assert (answer.verdict, answer.code, answer.retry_after) == ("hold", "slots-busy", lifecycle.AGAIN_S)
+    assert house.manager.delays == house.manager.held == {}
+
+
+async def test_what_an_earlier_attempt_left_does_not_stand_in_the_way_of_the_next(house: House) -> None:
+    await start(house, "1", attempt=1)
+    while (await reserve(house, "1", attempt=2)).verdict != "admit":
+        await asyncio.sleep(0.01)
+    assert (await start(house, "1", attempt=2)).verdict == "admit"
+    assert [run.id.attempt for run in house.leases.open_runs()] == [2]
+
+
+async def test_a_slow_release_does_not_hold_up_who_asks_for_a_reservation(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "RESERVE_PART", 0.01)
+    await start(house, "1", attempt=1)
+    pause = house.workers.pause("release")
+    began = time.monotonic()
+    answer = await reserve(house, "1", attempt=2)
+    assert (answer.verdict, answer.retry_after) == ("hold", lifecycle.AGAIN_S)
+    assert time.monotonic() - began < 2.0
+    await pause.arrived.wait()
+    house.workers.resume()
+    while (await reserve(house, "1", attempt=2)).verdict != "admit":
+        await asyncio.sleep(0.01)
     assert house.manager.delays == house.manager.held == {}
