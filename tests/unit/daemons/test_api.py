@@ -119,6 +119,17 @@ async def test_a_jobs_whole_way(client: Client) -> None:
     assert client.house.workers.sessions() == []
 
 
+@pytest.mark.parametrize("nodes", ["@local:';touch {0};'", "n[1-900000000]", "a[1-9]b[1-9]," * 200])
+async def test_nodes_that_a_user_writes_run_nothing_and_take_no_time(
+    client: Client, nodes: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call = {"manager": "fake", "uid": 1000, "request": "fez", "nodes": nodes.format("planted")}
+    status, _ = await asyncio.wait_for(client.post("submit", call), 5.0)
+    assert status == 200
+    assert not (tmp_path / "planted").exists()
+
+
 async def test_hooks_speak_plain_text(client: Client) -> None:
     as_service(client)
     body = "manager=fake\nuid=1000\nuser=ann\nrequest=fez%3A2\npartition=\n"
