@@ -1,0 +1,76 @@
+"""PBS's hooks as pbs_server runs them, in one interpreter, against a real daemon; the peer is a hook that accepts.
+
+Of pbs_server itself nothing is in the figures: it is what a hook adds to a call.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.bench.rows import Row
+from tests.fakes.pbs.hooks import RESOURCES, Site
+from tests.fakes.pbs.module import Event, FakePbs
+from tests.fakes.qtandemd import Qtandemd, simulator
+
+CALLS = 300
+ADDED_MS, HUNG_MS = 5.0, 45.0
+FEZ = {"qpu_fez": 1}
+
+
+def rows() -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="qt") as folder:
+        site = Site(FakePbs(RESOURCES), Path(folder))
+        qtandemd = Qtandemd({"fez": simulator(Path(folder) / "device", slots=4)})
+        qtandemd.write(f'[managers.pbs]\ncluster = "lab"\nbin_dir = "{folder}"\n')
+        try:
+            qtandemd.start()
+            bare = _median(site, "import pbs\npbs.event().accept()\n", "QUEUEJOB", {"qpu": "fez"})
+            code = _code(site, qtandemd.folder / "q.sock")
+            yield _row("queuejob, a job with a QPU", _median(site, code, "QUEUEJOB", {"qpu": "fez"}), bare, ADDED_MS)
+            yield _row("queuejob, a job without", _median(site, code, "QUEUEJOB", {"software": "x"}), bare, ADDED_MS)
+            yield _row("runjob, a repeated one", _median(site, code, "RUNJOB", FEZ), bare, None)
+            yield _row("jobobit", _median(site, code, "JOBOBIT", FEZ), bare, None)
+        finally:
+            qtandemd.close()
+        with _Silent(Path(folder) / "silent") as path:
+            hung = _median(site, _code(site, path), "QUEUEJOB", {"qpu": "fez"}, calls=20)
+        yield _row("queuejob, a daemon that hangs", hung, bare, HUNG_MS)
+
+
+def _code(site: Site, path: Path) -> Any:
+    return compile(site.hook("server.py", SOCKET=str(path), DEADLINE_MS=40), "<hook>", "exec")
+
+
+def _median(site: Site, hook: Any, event: str, resources: dict[str, Any], calls: int = CALLS) -> float:
+    code = compile(hook, "<hook>", "exec") if isinstance(hook, str) else hook
+    seconds = [site.pbs.run(code, _event(site, event, resources)).seconds for _ in range(calls)]
+    return statistics.median(seconds) * 1000
+
+
+def _event(site: Site, event: str, resources: dict[str, Any]) -> Event:
+    return Event(event, site.job(resources, "7.pbs", run_version=1), requestor="root")
+
+
+def _row(name: str, value: float, bare: float, bound: float | None) -> Row:
+    kind: Any = "required" if bound is not None else "info"
+    return Row(f"{name}: added median", value - bare, "ms", bound, "most", "value", kind, "a hook that accepts", bare)
+
+
+class _Silent:
+    """A socket that takes calls and never answers."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._server = path, socket.socket(socket.AF_UNIX)
+
+    def __enter__(self) -> Path:
+        self._server.bind(str(self._path))
+        self._server.listen(256)
+        return self._path
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
