@@ -65,6 +65,8 @@ class Cluster(abc.ABC):
     # The manager's word for "waits for its QPU", and daemons by role: controller, accounting, execution.
     waits_for_qpu: str
     cannot: Mapping[str, str] = {}
+    # Whether the manager keeps every requeued job waiting for a while.
+    pauses_requeued = True
     # After so many seconds without news the manager schedules at once when something happens.
     quiet_s: float = 0.0
 

@@ -19,7 +19,7 @@ SGE = {"SGE_ROOT": "/var/lib/gridengine", "SGE_CELL": "default"}
 _QUEUE, _HOST, _OWNER, _NUMBER, _START, _FAILED, _EXIT, _TASK = 0, 1, 3, 5, 9, 11, 12, 35
 # `failed`: 25 put back by status 99 of a hook or of the job, 24 moved; what follows is another line of the same job.
 _AGAIN = ("24", "25")
-_FAILED_WORDS = {"100": "cancelled", "19": "node-failure", "22": "node-failure", "21": "node-failure"}
+_FAILED_WORDS = {"100": "cancelled", "19": "node-failure", "22": "node-failure", "21": "node-failure", "37": "timeout"}
 # The scenarios' words, which are Slurm's: for our own back-off, and for a hold without an end.
 WAITS, BACKED_OFF = "waits for its QPU", "BeginTime"
 
@@ -29,6 +29,7 @@ class GridEngineCluster(Cluster):
     control = "ctl"
     workers = ("c1", "c2")
     waits_for_qpu = WAITS
+    pauses_requeued = False
     cannot: Mapping[str, str] = {
         "directives": "the scenario's directive is Slurm's; `#$ -l qpu=` has a scenario of its own",
         "interactive": "the scenario runs srun; qrsh has a scenario of its own",
@@ -119,7 +120,7 @@ class GridEngineCluster(Cluster):
         views: dict[str, JobView] = {}
         for job, lines in over.items():
             last = lines[-1]
-            if last[_FAILED] not in _AGAIN:
+            if last[_FAILED].split()[0] not in _AGAIN:
                 views[job] = JobView(job, "ended", _outcome(last), restarts=_restarts(lines), nodes=last[_HOST])
         for element in ElementTree.fromstring(listed).iter("job_list"):
             job = element.findtext("JB_job_number", "")
@@ -133,7 +134,7 @@ class GridEngineCluster(Cluster):
                 id=job,
                 state=state,
                 reason=_reason(word, waiting.get(job, "")),
-                restarts=_restarts(over.get(job, [])) + (1 if over.get(job) and "q" not in word else 0),
+                restarts=_restarts(over.get(job, [])),
                 nodes=(element.findtext("queue_name") or "").partition("@")[2],
             )
         # Deleted while it waited: no line anywhere.
@@ -299,6 +300,4 @@ def _outcome(fields: list[str]) -> str:
 
 
 def _restarts(lines: list[list[str]]) -> int:
-    """Lines before the last, without those of array tasks."""
-    again = [line for line in lines if line[_FAILED] in _AGAIN]
-    return len(again)
+    return sum(line[_FAILED].split()[0] in _AGAIN for line in lines)

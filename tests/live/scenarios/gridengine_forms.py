@@ -62,6 +62,8 @@ def test_what_makes_no_sense_is_refused(cluster: GridEngineCluster, args: list[s
 
 def test_a_users_own_limit_on_the_queue_at_the_vendor(cluster: GridEngineCluster) -> None:
     cluster.set("east", queue=7)
+    shown = ["qhost", "-F", "qpu_queue_east"]
+    cluster.until(lambda: cluster.sge(shown).stdout, lambda text: text.count("=7.0") == 2, 20, "hosts report the queue")
     job = cluster.submit("true", args=["-l", "qpu=east,qpu_queue_east=3"])
     time.sleep(2 * REPORT_S)
     assert cluster.job(job).state == "pending"
