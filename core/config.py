@@ -20,7 +20,7 @@ from qtandem.core import requests, sources
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
 from qtandem.core.problems import Problem
-from qtandem.core.providers.base import PROVIDERS
+from qtandem.core.providers.base import DISCOVERS, PROVIDERS
 from qtandem.core.qrmi_config import QrmiFile, read_qrmi_config
 from qtandem.core.requests import NAME, RESERVED, Request
 from qtandem.core.resources import CLOSED, USER_KEYS, Access, Catalog, Reach, Resource, native_name
@@ -149,13 +149,19 @@ class _Builder:
     path: Path
     problems: list[Problem]
     resources: dict[str, Resource] = field(default_factory=dict)
+    templates: dict[str, Resource] = field(default_factory=dict)
     natives: dict[str, str] = field(default_factory=dict)
 
     def fault(self, key: str, message: str, fix: str, *, path: Path | None = None) -> None:
         self.problems.append(Problem(path or self.path, key, message, fix))
 
-    def add(self, resource: Resource, key: str, path: Path | None = None) -> None:
-        if resource.name in RESERVED:
+    def add(self, resource: Resource, key: str, path: Path | None = None, *, dynamic: bool = False) -> None:
+        if dynamic and resource.type not in DISCOVERS:
+            fix = f"Name its devices one by one; {', '.join(DISCOVERS)} can be dynamic."
+            self.fault(key, f"{resource.type} cannot be dynamic", fix, path=path)
+        elif dynamic:
+            self.templates[resource.name] = resource
+        elif resource.name in RESERVED:
             self.fault(key, f"{resource.name!r} is a reserved word", "Give it another name.", path=path)
         elif resource.native in self.natives:
             other = self.natives[resource.native]
@@ -176,7 +182,7 @@ def _catalog(settings: Settings, vendor: QrmiFile, path: Path, problems: list[Pr
             continue
         resource = _resource(build, name, entry.type, entry.settings, extra)
         if resource:
-            build.add(resource, entry.key, settings.daemon.qrmi_config)
+            build.add(resource, entry.key, settings.daemon.qrmi_config, dynamic=entry.is_dynamic or extra.dynamic)
     for name, extra in settings.resources.items():
         key = f"resources.{name}"
         if name in vendor.names:
@@ -189,8 +195,8 @@ def _catalog(settings: Settings, vendor: QrmiFile, path: Path, problems: list[Pr
         else:
             resource = _resource(build, name, extra.type, {}, extra)
             if resource:
-                build.add(resource, key)
-    return Catalog(build.resources, _classes(build))
+                build.add(resource, key, dynamic=extra.dynamic)
+    return Catalog(build.resources, _classes(build), build.templates)
 
 
 def _resource(
@@ -230,6 +236,7 @@ def _resource(
         sources=extra.secrets,
         observe_sources=extra.observe_secrets,
         owner=extra.owner,
+        filter=extra.filter,
         max_tasks=extra.max_tasks,
         max_tasks_lease=extra.max_tasks_lease,
         task_order=extra.task_order,

@@ -29,7 +29,7 @@ MAX_SLOTS = 10_000
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,199}")
 _KEY = re.compile(r"(?P<key>[a-z_]+)(?P<op>>=|<=|=)(?P<value>.*)", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.*?\-]*")
+_WORD = re.compile(r"[A-Za-z0-9_*?][A-Za-z0-9_.*?\-]*")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -80,6 +80,7 @@ class Resource:
     task in `currency`. `settings` are the provider's keys without prefix and may hold secrets; `observing` are
     those that differ for observing. `sources` and `observe_sources` tell where the secrets among them come from.
     `max_tasks`, `max_tasks_lease`, `task_order` and `priority` are the rules of `daemons.turns`.
+    `template` is the dynamic resource that one was made from, `filter` what a dynamic one takes.
     `owner` is whose key executes; `user_keys` are what a user registers for that.
     """
 
@@ -110,6 +111,8 @@ class Resource:
     observe_sources: Mapping[str, Source] = field(default_factory=dict)
     owner: Owner = "site"
     user_keys: tuple[str, ...] = ()
+    filter: str = ""
+    template: str = ""
     has_provider: bool = True
 
     def spec(self) -> ProviderSpec:
@@ -148,10 +151,14 @@ def native_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All resources and classes of a site, in the order of configuration."""
+    """All resources and classes of a site, in the order of configuration.
+
+    `templates` are the dynamic resources: no job can have one, but its devices become resources once they are known.
+    """
 
     resources: Mapping[str, Resource] = field(default_factory=dict)
     classes: Mapping[str, Request] = field(default_factory=dict)
+    templates: Mapping[str, Resource] = field(default_factory=dict)
 
     @property
     def natives(self) -> dict[str, str]:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from qtandem.core.discovery import parsed
+from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
 from qtandem.core.requests import seconds
 from qtandem.core.resources import NATIVE, Effect
@@ -79,6 +81,7 @@ class Timing(_Section):
     vendor_call_s: Positive = Field(30.0, description="deadline of one call to a vendor")
     workers: Annotated[int, Field(gt=0)] = Field(16, description="most worker processes")
     worker_memory_mb: Annotated[int, Field(gt=0)] = Field(8192, description="address space of one worker")
+    discover_s: Positive = Field(3600.0, description="how often dynamic resources are looked up at the vendor")
     secrets_s: Positive = Field(10.0, description="how often secrets are looked at for a change")
     reap_s: Positive = Field(30.0, description="how often leases are compared with the manager's jobs")
     submit_ms: Positive = Field(40.0, description="deadline of the submit hook, in milliseconds")
@@ -102,6 +105,14 @@ class ResourceSettings(_Section):
     """What QRMI's file has no place for; with `type`, a resource of its own."""
 
     type: str = Field("", description="provider type, for a resource that qrmi_config.json does not name")
+    dynamic: bool = Field(
+        False, description="not one device: all that the vendor shows to this credential and the filter takes; IBM only"
+    )
+    filter: str = Field(
+        "",
+        description="which devices of a dynamic resource, as after `any:` or as QRMI's; without simulators unless "
+        "it names them",
+    )
     settings: dict[str, str | int | float | bool] = Field(
         default_factory=dict, description="the provider's own keys; never a secret"
     )
@@ -151,6 +162,15 @@ class ResourceSettings(_Section):
     def _native(cls, value: str) -> str:
         if value and not NATIVE.fullmatch(value):
             raise ValueError(f"{value!r} does not match {NATIVE.pattern}")
+        return value
+
+    @field_validator("filter")
+    @classmethod
+    def _filter(cls, value: str) -> str:
+        try:
+            parsed(value)
+        except QtandemError as error:
+            raise ValueError(error.message) from None
         return value
 
     @field_validator("max_wait")

@@ -225,6 +225,21 @@ class ResourceAnswer(Answer):
     user_keys: list[str] = Field(default_factory=list)
 
 
+class DiscoveredAnswer(Answer):
+    """A device that a vendor lists for a dynamic resource. `resource` is what became of it; empty: nothing, `why`."""
+
+    template: str
+    name: str
+    type: str
+    qubits: int | None = None
+    simulator: bool | None = None
+    max_shots: int | None = None
+    queue: int | None = None
+    status: str = ""
+    resource: str = ""
+    why: str = ""
+
+
 class ExplainAnswer(Answer):
     """Why a job is where it is: the manager's word, and for each resource the true cause."""
 

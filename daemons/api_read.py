@@ -55,6 +55,13 @@ async def resources(request: web.Request) -> web.Response:
     return raw_json(request.app[PAGES].get("resources", _resources))
 
 
+async def discovered(request: web.Request) -> web.Response:
+    """What vendors list for dynamic resources; `?now` has an admin ask them again."""
+    context = request.app[CONTEXT]
+    now = "now" in request.query and context.authority.sees_all(request[CALLER])
+    return raw_json(rows("devices", await context.upkeep.discovered(now=now)))
+
+
 async def facts(request: web.Request) -> web.Response:
     return raw_json(request.app[PAGES].get("facts", _facts))
 

@@ -40,6 +40,7 @@ ROUTES: tuple[web.RouteDef, ...] = (
     web.get("/v1/resources", api_read.resources),
     web.get("/v1/resources/{name}/target", api_read.target),
     web.get("/v1/resources/{name}/metadata", api_read.metadata),
+    web.get("/v1/discovered", api_read.discovered),
     web.get("/v1/facts", api_read.facts),
     web.get("/v1/leases", api_read.leases),
     web.get("/v1/explain/{job}", api_read.explain),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qtandem.daemons.records import Records
     from qtandem.daemons.reported import Reported
     from qtandem.daemons.tasks import Tasks
+    from qtandem.daemons.upkeep import Upkeep
     from qtandem.daemons.userkeys import UserKeys
     from qtandem.daemons.vendorcalls import VendorCalls
 
@@ -56,6 +57,7 @@ class Context:
     tasks: Tasks = field(init=False)
     lifecycle: Lifecycle = field(init=False)
     reported: Reported = field(init=False)
+    upkeep: Upkeep = field(init=False)
 
     @property
     def settings(self) -> Settings:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from qtandem.core.config import Configuration, load
 from qtandem.core.credentials import credential
 from qtandem.core.errors import QtandemError
-from qtandem.core.facts import Availability
 from qtandem.core.launching import Launcher
 from qtandem.core.leases import cipher
 from qtandem.core.leases.service import LeaseService
@@ -20,7 +18,7 @@ from qtandem.core.leases.store import Store
 from qtandem.core.managers import Manager, SensorValue
 from qtandem.core.providers.base import ProviderSpec
 from qtandem.core.providers.pool import Workers
-from qtandem.core.resources import Catalog
+from qtandem.core.resources import Catalog, Resource
 from qtandem.core.settings import DaemonSettings, Settings, Timing
 from qtandem.core.signals import Signals
 from qtandem.core.wire import Health
@@ -40,12 +38,12 @@ from qtandem.daemons.reaping import Reaping
 from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
 from qtandem.daemons.reported import Reported
-from qtandem.daemons.rotation import Rotation
 from qtandem.daemons.servers import Servers, make_folders
 from qtandem.daemons.steady import every, keep
 from qtandem.daemons.tasks import Tasks, Terms
 from qtandem.daemons.tending import Tending
 from qtandem.daemons.turns import Rules
+from qtandem.daemons.upkeep import Upkeep
 from qtandem.daemons.userkeys import UserKeys
 from qtandem.daemons.vendorcalls import VendorCalls
 
@@ -75,10 +73,8 @@ class Daemon:
         self._path = configuration.path
         self._background: list[asyncio.Task[None]] = []
         self._mirroring: asyncio.Task[None] | None = None
-        self._reloading = asyncio.Lock()
         self._retired: dict[str, SensorValue] = {}
         self._timing = LiveTiming(configuration.settings.timing)
-        self._rotation = Rotation(clock)
         self.context = self._assemble(configuration)
         self._servers = Servers(self.context)
 
@@ -87,7 +83,7 @@ class Daemon:
         context = self.context
         await self._servers.bind()
         await asyncio.to_thread(context.keys.open)
-        await self._rotate(at_start=True)
+        await context.upkeep.open()
         await context.leases.open()
         await self._take_up(context.configuration)
         await context.tasks.open()
@@ -101,7 +97,8 @@ class Daemon:
         self._background = [asyncio.create_task(keep(name, loop), name=name) for name, loop in loops.items()]
         self._mirroring = asyncio.create_task(self._mirror(), name="mirror")
         self._background.append(every("files", lambda: FILES_S, context.tasks.sweep))
-        self._background.append(every("secrets", lambda: context.settings.timing.secrets_s, self._rotate))
+        self._background.append(every("secrets", lambda: context.settings.timing.secrets_s, context.upkeep.rotate))
+        self._background.append(every("discover", context.upkeep.period_s, context.upkeep.discover))
         self._background.append(every("textfile", lambda: TEXTFILE_S, self._textfile))
         if self._notifier.watchdog_s is not None:
             period = self._notifier.watchdog_s
@@ -138,14 +135,14 @@ class Daemon:
 
     async def reload(self) -> bool:
         """Take up the configuration that is on disk; a bad one is refused whole, with the reason, and all goes on."""
-        async with self._reloading:
+        async with self.context.upkeep.lock:
             self._notifier.reloading()
             try:
                 fresh = await asyncio.to_thread(load, self._path)
                 if fresh.errors:
                     faults = "\n".join(str(problem) for problem in fresh.errors)
                     raise QtandemError("bad-config", f"{self._path} has faults", cause=faults)
-                await self._take_up(replace(fresh, catalog=await self._rotation.fill(fresh.catalog)))
+                await self._take_up(await self.context.upkeep.completed(fresh))
             except QtandemError as error:
                 why = f"{error.message}: {error.cause}" if error.cause else error.message
                 self.context.problems[:] = [f"reload refused, the last good configuration holds: {why}"]
@@ -194,6 +191,7 @@ class Daemon:
         refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
         context.reported = Reported(context)
+        context.upkeep = Upkeep(context, self._take_up, self._staff)
         return context
 
     async def _take_up(self, configuration: Configuration) -> None:
@@ -201,7 +199,6 @@ class Daemon:
         context, natives = self.context, configuration.catalog.natives
         settings = configuration.settings
         managers = {name: self._build(name, manager, natives) for name, manager in settings.managers.items()}
-        know_secrets(configuration.catalog)
         self._retire(context.catalog, configuration.catalog)
         await self._staff(context.catalog, configuration.catalog)
         old = list(context.publishers.values())
@@ -248,29 +245,12 @@ class Daemon:
                 self._retired[resource.native] = SensorValue(resource.native, resource.slots, resource.slots)
         self._retired = {native: value for native, value in self._retired.items() if native not in kept}
 
-    async def _rotate(self, *, at_start: bool = False) -> None:
-        """Put changed secrets in force; nothing else of the configuration is touched."""
-        context = self.context
-        async with self._reloading:
-            facts = context.observer.facts.values()
-            refused = [fact.resource for fact in facts if fact.availability is Availability.FORBIDDEN]
-            fresh = await self._rotation.fill(context.catalog, refused)
-            context.secret_problems[:] = self._rotation.problems.values()
-            if fresh is context.catalog:
-                return
-            know_secrets(fresh)
-            old, context.configuration = context.catalog, replace(context.configuration, catalog=fresh)
-            await self._staff(old, fresh)
-            if not at_start:
-                context.observer.configure(fresh.resources.values(), context.settings.timing)
-                changed = [name for name, each in fresh.resources.items() if each is not old.resources[name]]
-                log("daemon").info("secrets renewed", resources=changed)
-
     async def _staff(self, old: Catalog, new: Catalog) -> None:
         """Workers for the new resources, and for old ones that still have leases to give back."""
+        know_secrets(new)
         leased = {lease.resource for lease in self.context.leases.leases()}
         going = {name: spec for name, spec in specs(old).items() if name in leased}
-        observing = {name: each.observe_spec() for name, each in new.resources.items() if each.observing}
+        observing = {name: each.observe_spec() for name, each in _all(new).items() if each.observing}
         await self.context.workers.update(going | specs(new), observing)
 
     def _leased(self, uid: int, resource: str) -> bool:
@@ -338,7 +318,12 @@ class LiveTiming:
 
 
 def specs(catalog: Catalog) -> dict[str, ProviderSpec]:
-    return {name: each.spec() for name, each in catalog.resources.items() if each.has_provider}
+    return {name: each.spec() for name, each in _all(catalog).items() if each.has_provider}
+
+
+def _all(catalog: Catalog) -> dict[str, Resource]:
+    """Dynamic resources among them, since their vendors are asked what there is."""
+    return {**catalog.templates, **catalog.resources}
 
 
 def authority_of(settings: Settings) -> Authority:
@@ -375,7 +360,7 @@ def database_url(settings: Settings) -> str:
 
 def know_secrets(catalog: Catalog) -> None:
     """Have the log mask every setting of a vendor that may be a secret."""
-    for resource in catalog.resources.values():
+    for resource in _all(catalog).values():
         masker.know(value for key, value in resource.settings.items() if _secret(key, value))
 
 

@@ -30,45 +30,53 @@ class _Kept:
 
 
 class Rotation:
-    """Keeps what each source gave. A source that fails keeps its last secret, and is a problem to show."""
+    """Keeps what each source gave, once for all that name it.
+
+    A source that fails keeps its last secret, and is a problem to show.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._kept: dict[Place, _Kept] = {}
+        self._kept: dict[Source, _Kept] = {}
         self._limit = asyncio.Semaphore(AT_ONCE)
-        self.problems: dict[Place, str] = {}
+        self.problems: dict[Source, str] = {}
 
     async def fill(self, catalog: Catalog, refused: Collection[str] = ()) -> Catalog:
         """The catalog with the secrets of now; the same object when nothing changed.
 
         `refused` are resources whose credential the vendor does not take: their commands are run again early.
         """
-        wanted = {
-            (each.name, purpose, key): source
-            for each in catalog.resources.values()
-            for purpose, key, source in _of(each)
-        }
-        self._kept = {place: kept for place, kept in self._kept.items() if wanted.get(place) == kept.source}
-        self.problems = {place: why for place, why in self.problems.items() if place in wanted}
-        await asyncio.gather(*(self._renew(place, source, place[0] in refused) for place, source in wanted.items()))
+        wanted: dict[Source, list[Place]] = {}
+        for each in [*catalog.templates.values(), *catalog.resources.values()]:
+            for purpose, key, source in _of(each):
+                wanted.setdefault(source, []).append((each.name, purpose, key))
+        self._kept = {source: kept for source, kept in self._kept.items() if source in wanted}
+        self.problems = {source: why for source, why in self.problems.items() if source in wanted}
+        await asyncio.gather(*(self._renew(source, places, refused) for source, places in wanted.items()))
         masker.know(kept.value for kept in self._kept.values() if kept.value is not None)
-        resources = {name: self._filled(each) for name, each in catalog.resources.items()}
-        changed = [name for name, each in resources.items() if each is not catalog.resources[name]]
-        return replace(catalog, resources=resources) if changed else catalog
+        resources, templates = self._each(catalog.resources), self._each(catalog.templates)
+        if resources is catalog.resources and templates is catalog.templates:
+            return catalog
+        return replace(catalog, resources=resources, templates=templates)
 
-    async def _renew(self, place: Place, source: Source, refused: bool) -> None:
-        kept = self._kept.setdefault(place, _Kept(source))
+    def _each(self, resources: Mapping[str, Resource]) -> Mapping[str, Resource]:
+        filled = {name: self._filled(each) for name, each in resources.items()}
+        return filled if any(each is not resources[name] for name, each in filled.items()) else resources
+
+    async def _renew(self, source: Source, places: list[Place], refused: Collection[str]) -> None:
+        kept = self._kept.setdefault(source, _Kept(source))
+        resource, _, key = places[0]
         try:
             if source.command:
-                await self._run(kept, refused)
+                await self._run(kept, any(place[0] in refused for place in places))
             else:
                 await asyncio.to_thread(_read, kept)
         except SourceError as error:
-            if place not in self.problems:
-                log("rotation").warning("secret not read", resource=place[0], name=place[2], why=str(error))
-            self.problems[place] = f"resources.{place[0]}: {place[2]}: {error}; {error.fix}"
+            if source not in self.problems:
+                log("rotation").warning("secret not read", resource=resource, name=key, why=str(error))
+            self.problems[source] = f"resources.{resource}: {key}: {error}; {error.fix}"
         else:
-            self.problems.pop(place, None)
+            self.problems.pop(source, None)
 
     async def _run(self, kept: _Kept, refused: bool) -> None:
         now = self._clock()
@@ -82,14 +90,14 @@ class Rotation:
         kept.read_at = now
 
     def _filled(self, resource: Resource) -> Resource:
-        settings = {**resource.settings, **self._values(resource.name, "execute", resource.sources)}
-        observing = {**resource.observing, **self._values(resource.name, "observe", resource.observe_sources)}
+        settings = {**resource.settings, **self._values(resource.sources)}
+        observing = {**resource.observing, **self._values(resource.observe_sources)}
         if settings == resource.settings and observing == resource.observing:
             return resource
         return replace(resource, settings=settings, observing=observing)
 
-    def _values(self, resource: str, purpose: str, named: Mapping[str, Source]) -> dict[str, str]:
-        found = {key: self._kept[resource, purpose, key].value for key in named}
+    def _values(self, named: Mapping[str, Source]) -> dict[str, str]:
+        found = {key: self._kept[source].value for key, source in named.items()}
         return {key: value for key, value in found.items() if value is not None}
 
 

@@ -117,6 +117,19 @@ class Provider(Protocol):
     def metadata(self) -> dict[str, str]: ...
 
 
+class Discoverer(Protocol):
+    """What a provider of a type in `DISCOVERS` can do besides."""
+
+    def discover(self, details: bool) -> list[dict[str, object]]:
+        """All devices that the credential reaches; must not change anything at the vendor.
+
+        Rows of `name`, and of `qubits`, `simulator`, `queue`, `status`, `max_shots` as far as the vendor says them;
+        with `details`, also what takes a call for each device.
+        """
+
+
+DISCOVERS = ("ibm-quantum-compute-service", "qiskit-runtime-service", "ibm-quantum-system")
+
 # In-tree providers by type; entry points of the group `qtandem.providers` come second.
 PROVIDERS: dict[str, str] = {
     "simulator": "qtandem.core.providers.simulator.provider:SimulatorProvider",

@@ -18,7 +18,7 @@ from qtandem.core.providers.frames import Channel, FrameError, confine, die_with
 METHODS = frozenset(
     {
         "observe", "acquire", "release", "find_session", "target", "task_start", "find_task", "task_status",
-        "task_result", "task_logs", "task_stop", "metadata",
+        "task_result", "task_logs", "task_stop", "metadata", "discover",
     }
 )  # fmt: skip
 ENTRY_POINTS = "qtandem.providers"
@@ -78,6 +78,8 @@ class Providers:
             return provider.capabilities
         if method not in METHODS:
             raise QtandemError("unsupported", f"Providers have no method {method!r}")
+        if not hasattr(provider, method):
+            raise QtandemError("unsupported", f"{type(provider).__name__} cannot {method}")
         return getattr(provider, method)(*message["args"])
 
     def _open(self, spec: ProviderSpec) -> None:

@@ -11,9 +11,15 @@ from qtandem.daemons.commands.options import Json
 
 def resources(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these.")] = None,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="What vendors list for dynamic resources; admins have them asked now.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """The QPUs and simulators, and how they are now."""
+    if discover:
+        _discovered(names or [], json)
+        return
     from qtandem.core.client.calls import as_rows
     from qtandem.core.errors import QtandemError
     from qtandem.daemons.commands.output import api, print_json, print_table
@@ -59,6 +65,25 @@ def resources(
             for row in rows
         ),
         empty="no QPU is configured",
+    )
+
+
+def _discovered(names: list[str], json: bool) -> None:
+    from qtandem.core.client.calls import as_rows
+    from qtandem.daemons.commands.output import api, print_json, print_table
+
+    rows = as_rows(api(120.0).get("discovered", now=1), "devices")
+    rows = [row for row in rows if not names or row["name"] in names or row["template"] in names]
+    if json:
+        print_json({"devices": rows})
+        return
+    print_table(
+        ["DEVICE", "FROM", "QUBITS", "SIMULATOR", "QUEUE", "STATUS", "RESOURCE", "WHY NOT"],
+        (
+            [row[key] for key in ("name", "template", "qubits", "simulator", "queue", "status", "resource", "why")]
+            for row in rows
+        ),
+        empty="no dynamic resource is configured, or nothing is known yet",
     )
 
 

@@ -214,13 +214,28 @@ class ComputeProvider:
             "qiskit-ibm-runtime": version("qiskit-ibm-runtime"),
         }
 
+    def discover(self, details: bool) -> list[dict[str, object]]:
+        return [self._found(each, details) for each in self._devices() if isinstance(each.get("name"), str)]
+
+    def _found(self, device: Mapping[str, Any], details: bool) -> dict[str, object]:
+        row = {key: device.get(key) for key in ("name", "qubits")} | {"simulator": device.get("is_simulator")}
+        row |= {"queue": device.get("queue_length"), "status": _object(device.get("status")).get("name")}
+        if details:
+            call = Call(VENDOR, f"describe {row['name']}", missing="policy")
+            found = self._ask(call, lambda: self._api.backend(str(row["name"])).configuration())
+            row["max_shots"] = found.get("max_shots")
+        return row
+
     def _device(self) -> Mapping[str, Any] | None:
+        return next((each for each in self._devices() if each.get("name") == self._backend), None)
+
+    def _devices(self) -> list[Mapping[str, Any]]:
         call = Call(VENDOR, "list its backends")
         answer = self._ask(call, lambda: self._api.backends(timeout=TIMEOUT_S[1]))
         devices = answer.get("devices")
         if not isinstance(devices, list):
             raise unreadable(call, json.dumps(answer))
-        return next((each for each in map(_object, devices) if each.get("name") == self._backend), None)
+        return list(map(_object, devices))
 
     def _status(self) -> dict[str, Any]:
         # The client's own `status()` makes zero of a queue that is not said.

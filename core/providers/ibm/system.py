@@ -256,6 +256,17 @@ class SystemProvider:
         ours = _of(_text(job.get("id"))) is not None
         return not (ours and _text(job.get("status")).lower() == TaskState.RUNNING.value)
 
+    def discover(self, details: bool) -> list[dict[str, object]]:  # noqa: ARG002  the machine's list names no qubits
+        rows = self._get("/v1/backends", "list its backends", "unsupported").get("backends")
+        if not isinstance(rows, list):
+            raise unreadable(Call(VENDOR, "list its backends"), json.dumps(rows))
+        return [self._found(str(each["name"]), each) for each in map(_object, rows) if each.get("name")]
+
+    def _found(self, name: str, row: Mapping[str, Any]) -> dict[str, object]:
+        found = self._get(f"/v1/backends/{name}/configuration", f"describe {name}", "policy")
+        kinds = {"qubits": found.get("n_qubits"), "simulator": found.get("simulator")}
+        return kinds | {"name": name, "status": row.get("status"), "max_shots": found.get("max_shots")}
+
     def _details(self) -> dict[str, Any]:
         return self._get(f"/v1/backends/{self._backend}", f"tell the status of {self._backend}", "policy")
 
