@@ -257,4 +257,4 @@ def _others(item: Item, asker: Asker, catalog: Catalog) -> str | None:
         return None
     slots = "" if item.slots == 1 else f":{item.slots}"
     more = ", …" if len(fit) > 4 else ""
-    return f"Relax it, for example --qpu={fit[0]}{slots}; you may use {', '.join(fit[:4])}{more}."
+    return f"Write for example --qpu={fit[0]}{slots}; you may use {', '.join(fit[:4])}{more}."

@@ -119,21 +119,26 @@ def number(text):
     return int(text) if text and text.isdigit() else None
 
 
-def record(job):
-    """What slurmctld says of a job (numeric id), or {} if it does not answer in time."""
+def scontrol(*arguments):
+    """The command's output; raises OSError or subprocess.SubprocessError."""
     env = {"PATH": "/usr/bin:/bin", "LC_ALL": "C"}
     if SLURM_CONF:
         env["SLURM_CONF"] = SLURM_CONF
+    done = subprocess.run(
+        [SCONTROL, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=env,
+        timeout=CALL_S,
+    )
+    return done.stdout.decode("utf-8", "replace")
+
+
+def record(job):
+    """What slurmctld says of a job (numeric id), or {} if it does not answer in time."""
     try:
-        done = subprocess.run(
-            [SCONTROL, "show", "job", job, "--json"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=env,
-            timeout=CALL_S,
-        )
-        jobs = json.loads(done.stdout.decode("utf-8", "replace"))["jobs"]
+        jobs = json.loads(scontrol("show", "job", job, "--json"))["jobs"]
     except (OSError, ValueError, KeyError, subprocess.SubprocessError):
         return {}
     return next((one for one in jobs if str(one.get("job_id")) == job), {})
@@ -157,8 +162,17 @@ def identity(environment):
     return {"manager": "slurm", "cluster": CLUSTER, "job": job, "index": index, "attempt": attempt}
 
 
-def start_call(environment):
-    known = record(environment["SLURM_JOB_ID"])
+def tell(job, own, text):
+    """Say to a job's owner why Slurm is about to cancel it: in its comment, and on its terminal if it has one."""
+    words = "qtandem: " + " ".join(text.split())
+    try:
+        scontrol("update", "jobid=" + job, "comment=" + (own + " | " + words if own else words))
+        scontrol("notify", job, words)
+    except (OSError, subprocess.SubprocessError) as error:
+        say("job %s was not told: %r" % (job, error))
+
+
+def start_call(environment, known):
     begins, ends = number(environment.get("SLURM_JOB_START_TIME")), number(environment.get("SLURM_JOB_END_TIME"))
     limit = ends - begins if begins is not None and ends is not None and ends > begins else None
     body = identity(environment)
@@ -176,31 +190,41 @@ def start_call(environment):
 
 
 def start(environment, clock=time.monotonic, sleep=time.sleep):
-    """0 if the run has its leases. Otherwise 1: Slurm requeues the job and looks at it again after 2 minutes."""
-    body = start_call(environment)
+    """0 if the run has its leases. Otherwise 1: Slurm requeues the job, or cancels one that cannot be requeued."""
+    known = record(environment["SLURM_JOB_ID"])
+    body = start_call(environment, known)
+    refusal = attempt(environment, body, clock, sleep)
+    if refusal and not body["can_requeue"]:
+        tell(environment["SLURM_JOB_ID"], str(known.get("comment") or ""), refusal)
+    return 1 if refusal else 0
+
+
+def attempt(environment, body, clock, sleep):
+    """Ask until there is a verdict; the reason of a refusal, or an empty text."""
+
+    def refused(form, *words):
+        say(("job %s " + form) % (environment["SLURM_JOB_ID"], *words))
+        return form % words
+
     began = answered = clock()
     patience = DAEMON_DOWN_S if body["can_requeue"] else NO_REQUEUE_S
     while clock() - began < TOTAL_S:
         try:
             answer = call("POST", "/v1/start", body)
         except Refused as error:
-            say("job %s is refused: %s" % (environment["SLURM_JOB_ID"], error))
-            return 1
+            return refused("is refused: %s", error)
         except (OSError, Deadline) as error:
             if clock() - answered >= patience:
-                say("job %s cannot start, qtandemd does not answer: %s" % (environment["SLURM_JOB_ID"], error))
-                return 1
+                return refused("cannot start, qtandemd does not answer: %s", error)
             sleep(1.0)
             continue
         answered = clock()
         if answer.get("verdict") == "admit":
-            return 0
+            return ""
         if answer.get("verdict") != "wait":
-            say("job %s is held: %s" % (environment["SLURM_JOB_ID"], answer.get("message", "")))
-            return 1
+            return refused("has no QPU: %s", answer.get("message", ""))
         sleep(min(max(float(answer.get("retry_after") or 0.0), 0.1), 5.0))
-    say("job %s cannot start: no slot within %d s" % (environment["SLURM_JOB_ID"], TOTAL_S))
-    return 1
+    return refused("cannot start: no slot within %d s", TOTAL_S)
 
 
 def ended_attempt(environment, counted):

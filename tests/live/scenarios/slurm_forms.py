@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.live.cluster import Cluster
-from tests.live.hosts import Result
+from tests.live.hosts import PYTHON, Result
 from tests.live.scenarios.crowd import agreed
 
 MANAGERS = ("slurm",)
@@ -150,10 +151,23 @@ def test_a_step_inside_any_form_of_job_asks_for_nothing_again(cluster: Cluster) 
     assert len(acquired) == 2
 
 
-def test_names_that_slurm_cannot_carry_are_refused_at_configuration_time(cluster: Cluster) -> None:
-    for name in ("with space", "colon:ed", "kühl", "x" * 201, "any"):
+NATIVES = """
+import sys
+from qtandem.core.config import load
+loaded = load()
+print([r.native for r in loaded.catalog.resources.values() if r.name == sys.argv[1]], loaded.errors)
+"""
+
+
+def test_names_that_slurm_cannot_carry_are_mapped_or_refused_at_configuration_time(cluster: Cluster) -> None:
+    env = {"QTANDEM_CONFIG": "/tmp/names.toml", "PATH": "/usr/bin:/bin"}
+    for name in ("with space", "colon:ed", "sl/ash", "kühl", "-dash", "7up", "x" * 200, "x" * 300, "any", ""):
         text = f'version = 1\n[resources."{name}"]\ntype = "simulator"\n'
         cluster.exec(cluster.control, ["tee", "/tmp/names.toml"], stdin=text).check()
-        done = cluster.qtandem("config", "check", env={"QTANDEM_CONFIG": "/tmp/names.toml", "PATH": "/usr/bin:/bin"})
-        assert done.status != 0, (name, done.text)
-        assert "/tmp/names.toml" in done.text
+        done = cluster.qtandem("config", "check", env=env)
+        if done.status:
+            assert "/tmp/names.toml" in done.text, name
+            continue
+        argv = [PYTHON, "-c", NATIVES, name]
+        natives = cluster.exec(cluster.control, argv, env=env).check().stdout
+        assert re.fullmatch(r"\['[A-Za-z_][A-Za-z0-9_]{0,38}'\] [\[(][\])]", natives.strip()), (name, natives)

@@ -85,7 +85,7 @@ class Site:
         self.folder, self.runs, self.names = folder, folder / "runs", folder / "names"
         self.records: dict[str, Any] = {}
         scontrol = folder / "scontrol"
-        scontrol.write_text(f'#!/bin/sh\ncat "{folder}/record.json"\n')
+        scontrol.write_text(f'#!/bin/sh\necho "$@" >>"{folder}/scontrol.log"\ncat "{folder}/record.json"\n')
         scontrol.chmod(0o755)
         values = {
             "CLUSTER": "lab", "SERVER": server, "NAMES": str(self.names),
@@ -179,10 +179,13 @@ def test_a_strange_answer_starts_no_job(site: Site, daemon: Daemon, answer: obje
 
 def test_without_a_daemon_a_job_is_given_back_at_once_and_one_that_cannot_be_waits(site: Site) -> None:
     assert site.run("prolog_slurmctld").returncode == 1
-    site.record(requeue=False)
+    site.record(requeue=False, comment="mine")
     done = site.run("prolog_slurmctld")
     assert done.returncode == 1
     assert "does not answer" in done.stderr
+    told = (site.folder / "scontrol.log").read_text().splitlines()[-2:]
+    assert told[0].startswith("update jobid=7 comment=mine | qtandem: cannot start")
+    assert told[1].startswith("notify 7 qtandem: cannot start")
 
 
 @pytest.mark.parametrize("licences", ["", "matlab:2", "fez@qtandem2:1", "xqtandem:1", "qtandem"])
@@ -262,6 +265,7 @@ def test_a_prolog_never_fails_and_a_task_without_its_environment_does(site: Site
     done = site.run("task_prolog")
     assert done.returncode == 1
     assert "print qtandem: this node has no environment" in done.stdout
+    assert site.run("task_prolog", SLURM_HET_SIZE="2").returncode == 0, "another component has no QPU of its own"
 
 
 def test_another_users_run_is_not_written(site: Site, daemon: Daemon) -> None:
