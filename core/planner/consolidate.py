@@ -19,6 +19,7 @@ MOVES = 1_500_000
 EXTRAS = (0.015, 0.03, 0.05, 0.1, 0.2, 0.4)
 PROVABLE_ITEMS = 420
 LARGE = 150
+FRAGMENTED = 60
 
 
 @dataclass
@@ -58,6 +59,8 @@ class Consolidation:
         self.master.relax()
         n, lower = self.master.cheapest(0.3 * self.deadline.left(), gap=0.0)
         self._raise(lower)
+        if n is not None and len(self.classes.size) > FRAGMENTED:
+            n = self._probe(n)
         self.infeasible = self.master.infeasible
         if self.proven:
             return
@@ -75,6 +78,17 @@ class Consolidation:
         self._raise(lower)
         if n is not None and not self.proven:
             self._narrow(n)
+
+    def _probe(self, n: Ints) -> Ints | None:
+        """Cut off what cannot hold all items even in fractions, where classes are many and small."""
+        limit, found = self.deadline.part(0.2 * self.deadline.left()), n
+        while not limit.expired() and self.master.probe(found, limit.left()):
+            again, lower = self.master.cheapest(limit.left())
+            self._raise(lower)
+            if again is None:
+                break
+            found = again
+        return None if self.master.infeasible else found
 
     def _narrow(self, n: Ints) -> None:
         """Close the gap from both sides until it is closed or time is up."""

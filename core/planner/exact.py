@@ -17,6 +17,7 @@ from qtandem.core.planner.state import Search
 
 SMALL = 1500
 MEDIUM = 6000
+FEW_A_NODE = 6
 
 
 def exact(problem: Problem, deadline: Deadline, *, seed: int = 1, workers: int = 1, whole: bool = False) -> Search:
@@ -79,7 +80,7 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
         search.raise_bound(node_bound)
     if not search.complete and coarse and not priced:
         Fillings(search, pinned, priced=False).improve(
-            0.3 * search.deadline.left(), base, bounding=pairing is None, backend=_backend(search, pairing)
+            0.3 * search.deadline.left(), base, bounding=pairing is None, backend=_backend(search, pairing), seed=seed
         )
     if not search.complete:
         search.cost_bound = 0
@@ -88,10 +89,11 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
         return
     if search.proven:
         return
-    fillings = Fillings(search, pinned, priced=priced) if coarse else None
+    fillings = _worthwhile(search, pinned, priced) if coarse else None
     if fillings is not None:
-        share = 0.6 if priced else 0.4 if fillings.templates else 0.5
-        fillings.improve(share * search.deadline.left(), base, bounding=pairing is None, backend=search.backend)
+        share = 0.6 if priced else 0.3 if fillings.templates else 0.85
+        seconds = share * search.deadline.left()
+        fillings.improve(seconds, base, bounding=pairing is None, backend=search.backend, seed=seed)
     if priced:
         joint.improve(search, pinned, node_bound, seed, search.deadline.left(), base=base)
     elif fillings is not None and fillings.templates and not search.proven:
@@ -99,6 +101,13 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
     elif not search.proven:
         run.resume(search.deadline, (search.cost or 0) - base, search.cost_bound - base)
         search.mark("consolidation")
+
+
+def _worthwhile(search: Search, allowed: NDArray[np.bool_], priced: bool) -> Fillings | None:
+    """Column generation, unless so many items share a node that splitting them loses nothing."""
+    fillings = Fillings(search, allowed, priced=priced)
+    few = len(search.assign) <= FEW_A_NODE * len(np.unique(search.assign))
+    return fillings if priced or few or fillings.templates else None
 
 
 def _backend(search: Search, pairing: backends.Pairing | None) -> Ints:

@@ -42,22 +42,23 @@ class Fillings:
     def usable(problem: Problem) -> bool:
         return 0 < len(problem.demand) * len(problem.capacity) <= MOST_PAIRS
 
-    def improve(self, seconds: float, base: int, *, bounding: bool, backend: Ints) -> None:
-        """Generate, bound (base is what the rest of the objective costs at least), dive; again while it helps."""
+    def improve(self, seconds: float, base: int, *, bounding: bool, backend: Ints, seed: int) -> None:
+        """Generate, bound (base is what the rest of the objective costs at least), dive; then with chance."""
         limit, patterns = self.search.deadline.part(seconds), self.patterns
         self.learn()
         patterns.start(0.3 * limit.left())
         self._tell(base, bounding)
+        rng, chance, share = np.random.default_rng(seed), None, 0.4
         while not limit.expired() and not self.search.proven:
-            before = (self.search.cost, patterns.bound)
-            patterns.run(0.5 * limit.left())
+            patterns.run(share * limit.left())
             self._tell(base, bounding)
-            fixed = patterns.dive(limit.left())
+            fixed = patterns.dive(limit.left(), chance)
             if fixed is not None:
                 self._offer(fixed, backend)
             self.learn()
             self.search.mark("fillings")
-            if before == (self.search.cost, patterns.bound):
+            chance, share = rng, 0.15
+            if self.templates and patterns.converged:
                 return
 
     @property

@@ -6,19 +6,15 @@ import numpy as np
 
 from qtandem.core.planner.kernels import compiled
 
-# Weights of the dimensions in the surrogate that bounds a filling; the one with the smallest bound is used.
+# Further mixes of the dimensions that are tried as the surrogate, beside the best of cpu and mem and the caller's own.
 MIXES = np.array(
     [
-        [0.5, 0.5, 0.0, 0.0, 0.0],
-        [0.75, 0.25, 0.0, 0.0, 0.0],
-        [0.25, 0.75, 0.0, 0.0, 0.0],
-        [1.0, 0.0, 0.0, 0.0, 0.0],
-        [0.0, 1.0, 0.0, 0.0, 0.0],
         [0.35, 0.35, 0.3, 0.0, 0.0],
         [0.35, 0.35, 0.0, 0.3, 0.0],
         [0.3, 0.3, 0.0, 0.0, 0.4],
     ]
 )
+PROBES = 7
 
 
 @compiled
@@ -45,10 +41,58 @@ def _bound(first, value, size, order, demand, count, free, room):  # type: ignor
 
 
 @compiled
-def fill(value, demand, count, cap, mix, limit, taken):  # type: ignore[no-untyped-def]
-    """Maximise the value of what one node holds; `taken` receives how many of each type.
+def _rank(useful, value, demand, cap, mix, size):  # type: ignore[no-untyped-def]
+    """Surrogate sizes under this mix into `size`; the useful types by worth for their size."""
+    ratio = np.zeros(len(useful))
+    for p in range(len(useful)):
+        t = useful[p]
+        size[t] = 1e-9
+        for k in range(len(cap)):
+            if cap[k] > 0:
+                size[t] += mix[k] * demand[t, k] / cap[k]
+        ratio[p] = -value[t] / size[t]
+    return useful[np.argsort(ratio)]
 
-    `mix` is one more surrogate to try. Returns (best, upper bound).
+
+@compiled
+def _root(useful, value, demand, count, cap, mix, size):  # type: ignore[no-untyped-def]
+    order = _rank(useful, value, demand, cap, mix, size)
+    return _bound(0, value, size, order, demand, count, cap, 1.0 + 1e-6)
+
+
+@compiled
+def _best_mix(useful, value, demand, count, cap, mix, size):  # type: ignore[no-untyped-def]
+    """The mix with the smallest bound at the root: bisection between cpu and mem, then the others; and that bound."""
+    dims = len(cap)
+    trial, chosen = np.zeros(dims), mix.copy()
+    least = _root(useful, value, demand, count, cap, mix, size)
+    for m in range(len(MIXES)):
+        bound = _root(useful, value, demand, count, cap, MIXES[m], size)
+        if bound < least:
+            least, chosen = bound, MIXES[m].copy()
+    low, high = 0.0, 1.0
+    for _ in range(PROBES):
+        left, right = low + (high - low) * 0.382, low + (high - low) * 0.618
+        trial[0], trial[1] = left, 1 - left
+        one = _root(useful, value, demand, count, cap, trial, size)
+        if one < least:
+            least, chosen = one, trial.copy()
+        trial[0], trial[1] = right, 1 - right
+        two = _root(useful, value, demand, count, cap, trial, size)
+        if two < least:
+            least, chosen = two, trial.copy()
+        if one < two:
+            high = right
+        else:
+            low = left
+    return chosen, least
+
+
+@compiled
+def fill(value, demand, count, cap, mix, floor, limit, taken):  # type: ignore[no-untyped-def]
+    """Maximise the value of what one node holds, where it is over `floor`; `taken` receives how many of each type.
+
+    `mix` is one more surrogate to try. Returns (best, upper bound), both at least `floor`.
     """
     types, dims = demand.shape
     taken[:] = 0
@@ -65,27 +109,16 @@ def fill(value, demand, count, cap, mix, limit, taken):  # type: ignore[no-untyp
                 useful[found] = t
                 found += 1
     if found == 0:
-        return 0.0, 0.0
+        return floor, floor
     useful = useful[:found]
+    size = np.zeros(types)
+    own, best_root = _best_mix(useful, value, demand, count, cap, mix, size)
+    if best_root <= floor:
+        return floor, floor
+    order = _rank(useful, value, demand, cap, own, size)
     free = cap.copy()
-    best_root, size, order = 1e300, np.zeros(types), useful
-    for m in range(len(MIXES) + 1):
-        weights = MIXES[m] if m < len(MIXES) else mix
-        trial = np.zeros(types)
-        ratio = np.zeros(found)
-        for p in range(found):
-            t = useful[p]
-            for k in range(dims):
-                if cap[k] > 0:
-                    trial[t] += weights[k] * demand[t, k] / cap[k]
-            trial[t] += 1e-9
-            ratio[p] = -value[t] / trial[t]
-        ranked = useful[np.argsort(ratio)]
-        root = _bound(0, value, trial, ranked, demand, count, free, 1.0 + 1e-6)
-        if root < best_root:
-            best_root, size, order = root, trial, ranked
     chosen = np.zeros(found, dtype=np.int64)
-    best, worth, room, depth, steps = 0.0, 0.0, 1.0 + 1e-6, 0, 0
+    best, worth, room, depth, steps = floor, 0.0, 1.0 + 1e-6, 0, 0
     while True:
         while depth < found:
             steps += 1
@@ -136,8 +169,8 @@ def fill(value, demand, count, cap, mix, limit, taken):  # type: ignore[no-untyp
 
 
 @compiled
-def fill_all(worth, pair, allowed, demand, count, caps, mixes, limit, best, upper, taken):  # type: ignore[no-untyped-def]
-    """`fill` for every class; `pair[t, c]` is taken off the worth where it has more than one row."""
+def fill_all(worth, pair, allowed, demand, count, caps, mixes, floors, limit, best, upper, taken):  # type: ignore[no-untyped-def]
+    """`fill` for every class over its own floor; `pair` is taken off the worth where it has a row for each type."""
     types, classes = allowed.shape
     value = np.empty(types)
     priced = pair.shape[0] == types
@@ -146,4 +179,4 @@ def fill_all(worth, pair, allowed, demand, count, caps, mixes, limit, best, uppe
             value[t] = worth[t] if allowed[t, c] else 0.0
             if priced and allowed[t, c]:
                 value[t] -= pair[t, c]
-        best[c], upper[c] = fill(value, demand, count, caps[c], mixes[c], limit, taken[c])
+        best[c], upper[c] = fill(value, demand, count, caps[c], mixes[c], floors[c], limit, taken[c])

@@ -51,39 +51,39 @@ class Master:
 
     def __post_init__(self) -> None:
         self._items: ItemProgram | None = None
-        self._seen: set[tuple[int, int, int]] = set()
+        self._seen: set[tuple[int, int]] = set()
         self.columns = widen(self.plain)
         self.classes = self.columns.wide
         self.unions = unions(self.classes)
         inside = ~((self.classes.signatures.astype(np.float32) @ (~self.unions).T.astype(np.float32)) > 0)
-        self._inside = inside.T.astype(np.float64)
         c = self.classes
-        counts = np.zeros((len(c.signatures), c.demand.shape[1]))
-        np.add.at(counts, c.signature_of, c.demand)
-        self._measures: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
-        self._raw = 0
-        for k in range(c.demand.shape[1]):
-            if c.demand[:, k].any():
-                self._measures.append((c.capacity[:, k], self._inside @ counts[:, k]))
-                self._raw += 1
-        for k in range(c.demand.shape[1]):
-            for t in _thresholds(c, k):
-                amounts = np.bincount(c.signature_of, c.demand[:, k] // t, minlength=len(c.signatures))
-                self._measures.append((c.capacity[:, k] // t, self._inside @ amounts))
-        if np.any([(rhs > (self.unions @ (cap * c.size)) + 0.5).any() for cap, rhs in self._measures]):
-            self.infeasible = True
+        caps, amounts = [], []
+        dims = np.flatnonzero(c.demand.any(axis=0)).tolist()
+        divisors = [(k, 1) for k in dims] + [(k, t) for k in dims for t in _thresholds(c, k)]
+        for k, t in divisors:
+            caps.append(c.capacity[:, k] // t)
+            amounts.append(np.bincount(c.signature_of, c.demand[:, k] // t, minlength=len(c.signatures)))
+        self._raw = len(dims)
+        self._caps = np.array(caps, dtype=np.int64).reshape(len(caps), -1).T
+        needs = np.array(amounts, dtype=float).reshape(len(amounts), -1).T
+        self._needs = np.rint(inside.T.astype(float) @ needs)
+        self._member = self.unions.astype(float)
+        self.infeasible = bool((self._needs > self._member @ (self._caps * c.size[:, None]) + 0.5).any())
 
     def separate(self, n: NDArray[np.float64], most: int = 40) -> int:
         """Add the cuts that n violates, the worst of each measure first; returns how many."""
+        gap = self._needs - self._member @ (self._caps * n[:, None])
+        relative = gap / np.maximum(self._needs, 1)
+        rows = min(3, len(gap))
+        worst = np.argpartition(-relative, rows - 1, axis=0)[:rows]
         added = 0
-        for m, (cap, rhs) in enumerate(self._measures):
-            gap = rhs - self.unions @ (cap * n)
-            worst = np.argsort(-gap / np.maximum(rhs, 1))[:3]
-            for u in worst:
-                if gap[u] > 1e-4 and (m, 0, int(u)) not in self._seen and added < most:
-                    self._seen.add((m, 0, int(u)))
-                    broad = m < self._raw and rhs[u] >= BROAD * rhs.max()
-                    self.cuts.append((np.where(self.unions[u], cap, 0), round(rhs[u]), broad))
+        for m in np.argsort(-relative.max(axis=0)):
+            for u in worst[:, m]:
+                if gap[u, m] > 1e-4 and (int(m), int(u)) not in self._seen and added < most:
+                    self._seen.add((int(m), int(u)))
+                    broad = m < self._raw and self._needs[u, m] >= BROAD * self._needs[:, m].max()
+                    coefficients = np.where(self.unions[u], self._caps[:, m], 0)
+                    self.cuts.append((coefficients, round(self._needs[u, m]), bool(broad)))
                     added += 1
         return added
 

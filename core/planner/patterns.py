@@ -22,7 +22,7 @@ from qtandem.core.planner.deadline import ITERATIONS_PER_SECOND, Deadline
 from qtandem.core.planner.lp import INF, Program
 from qtandem.core.planner.problem import Ints
 
-STEPS = 1000
+STEPS = 20_000
 SMOOTH = 0.6
 MOST_FIXED = 4
 DIVE_ROUNDS = 3
@@ -41,6 +41,7 @@ class Patterns:
     pair: NDArray[np.float64]
     deadline: Deadline
     bound: float = 0.0
+    converged: bool = False
     columns: list[tuple[int, Ints]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -48,6 +49,7 @@ class Patterns:
         self._solver = self._master()
         self._pi = np.zeros(len(self.count))
         self._limit = STEPS
+        self._floors = self.weight.astype(float)
         self._mixes = np.full(self.capacity.shape, 1.0 / self.capacity.shape[1])
 
     def cost_of(self, c: int, taken: Ints) -> float:
@@ -134,10 +136,21 @@ class Patterns:
         best, upper = np.empty(classes), np.empty(classes)
         taken = np.zeros((classes, len(self.count)), dtype=np.int64)
         knapsack.fill_all(
-            pi, self.pair, self.allowed, self.demand, count, self.capacity, self._mixes, self._limit, best, upper, taken
+            pi,
+            self.pair,
+            self.allowed,
+            self.demand,
+            count,
+            self.capacity,
+            self._mixes,
+            self._floors,
+            self._limit,
+            best,
+            upper,
+            taken,
         )
         self.deadline.charge(classes * len(self.count) * 4e-7)
-        pays = (best > self.weight * (1 - 1e-6) - 1e-6) & (room > 0)
+        pays = (best > self._floors * (1 + 1e-9)) & (room > 0)
         return sum(self.add(c, taken[c]) for c in np.flatnonzero(pays).tolist()), upper
 
     def run(self, seconds: float, gap: float = 1e-4) -> None:
@@ -148,6 +161,7 @@ class Patterns:
                 return
             value = self._solver.getInfo().objective_function_value
             if value - self.bound <= gap * abs(value):
+                self.converged = True
                 return
             duals = np.maximum(0.0, np.array(self._solver.getSolution().row_dual)[: len(self.count)])
             added = self._price(SMOOTH * self._pi + (1 - SMOOTH) * duals)
@@ -156,8 +170,11 @@ class Patterns:
                     return
                 self._limit *= 4
 
-    def dive(self, seconds: float) -> list[tuple[int, Ints]] | None:
-        """Fix the fillings that the program likes most, price again for what is left, and so on to the end."""
+    def dive(self, seconds: float, rng: np.random.Generator | None = None) -> list[tuple[int, Ints]] | None:
+        """Fix the fillings that the program likes most, price again for what is left, and so on to the end.
+
+        With `rng` a filling that is liked nearly as much may be fixed instead.
+        """
         limit = self.deadline.part(seconds)
         left, room = self.count.copy(), self.size.copy()
         fixed: list[tuple[int, Ints]] = []
@@ -165,7 +182,7 @@ class Patterns:
             x = self._residual(left, room, limit)
             if x is None:
                 return None
-            for number in self._liked(x):
+            for number in self._liked(x, rng):
                 c, taken = self.columns[number]
                 useful = np.minimum(taken, left)
                 if room[c] > 0 and useful.any():
@@ -175,12 +192,17 @@ class Patterns:
         self._restrict(self.count, self.size)
         return fixed
 
-    def _liked(self, x: NDArray[np.float64]) -> list[int]:
+    def _liked(self, x: NDArray[np.float64], rng: np.random.Generator | None) -> list[int]:
         """The columns to fix next: all that are nearly whole, at least the largest."""
         order = np.argsort(-x)
         whole = [int(n) for n in order for _ in range(int(x[n] + 1e-6)) if x[n] > 0.999]
         nearly = [int(n) for n in order[:MOST_FIXED] if 0.7 < x[n] <= 0.999]
-        return (whole + nearly) or [int(order[0])]
+        if whole or nearly:
+            return whole + nearly
+        if rng is None:
+            return [int(order[0])]
+        close = order[: int((x > 0.6 * x[order[0]]).sum())][:MOST_FIXED]
+        return [int(rng.choice(close, p=x[close] / x[close].sum()))]
 
     def _residual(self, left: Ints, room: Ints, limit: Deadline) -> NDArray[np.float64] | None:
         self._restrict(left, room)

@@ -74,7 +74,7 @@ class Search:
             self.history.append(moment)
 
     def inherit(self, other: Search, began: float, extra: int) -> None:
-        """The time line of a search over a part of this one, where it has better plans; `extra` is what the rest costs."""
+        """The time line of a search over a part of this one, where it is better; `extra` is what the rest costs."""
         for moment in other.history:
             value = (-moment.admitted, moment.cost + extra)
             if self._value is None or value < self._value:
