@@ -36,13 +36,13 @@ REQUEUE_PAUSE_S = 130
 WAITING = ("Licenses", "Resources", "Priority", "None")
 
 
-def records(text: str) -> list[Record]:
-    """The job records in a JSON answer; raises `manager-unreachable` if it is not one."""
+def records(text: str, kind: str = "jobs") -> list[Record]:
+    """The records of one kind in a JSON answer; raises `manager-unreachable` if it is not one."""
     try:
-        jobs = json.loads(text)["jobs"]
+        found = json.loads(text)[kind]
     except (ValueError, KeyError, TypeError) as error:
         raise QtandemError("manager-unreachable", f"Slurm's answer cannot be read: {error}") from error
-    return [record for record in jobs if isinstance(record, dict)]
+    return [record for record in found if isinstance(record, dict)]
 
 
 def number(value: object) -> int | None:

@@ -31,6 +31,10 @@ class FakeSlurm:
         self.bin.mkdir(parents=True)
         state: dict[str, Any] = {
             "version": version, "cluster": cluster, "resources": {}, "jobs": [], "users": {}, "config": {},
+            "nodes": [
+                {"name": "c1", "state": ["IDLE"], "features": ["qpu", "fast"], "partitions": ["main"]},
+                {"name": "c2", "state": ["MIXED", "DRAIN"], "features": [], "partitions": ["main", "big"]},
+            ],
             "down": [], "option": True, "kicks": [], "calls": [],
         }  # fmt: skip
         self._path.write_text(json.dumps(state))

@@ -162,6 +162,10 @@ def scontrol(state, arguments):
         return show_licences(state)
     if words[:2] == ["show", "config"]:
         return "".join(f"{key:<24}= {value}\n" for key, value in state["config"].items())
+    if words[:2] == ["show", "nodes"]:
+        return json.dumps({"nodes": state["nodes"]})
+    if words[:2] == ["show", "jobs"]:
+        return json.dumps({"jobs": state["jobs"]})
     if words[:2] == ["show", "job"]:
         return json.dumps({"jobs": [job for job in state["jobs"] if matches(job, words[2])]})
     if words[0] == "update":
@@ -178,6 +182,8 @@ def control(job, action):
             raise Failed(f"Job is pending execution for job {job['job_id']}")
         job["job_state"], job["state_reason"] = ["PENDING"], "BeginTime"
         job["restart_cnt"] += 1
+    if action == "release":
+        job["priority"], job["state_reason"] = number(1), "None"
     if action in ("uhold", "requeuehold"):
         job["priority"] = number(0)
         job["state_reason"] = "JobHeldUser" if action == "uhold" else "job_requeued_in_held_state"
