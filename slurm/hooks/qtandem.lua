@@ -22,6 +22,8 @@ local OPTION = "_SLURM_SPANK_OPTION_qpu_qpu="
 local CHOICES = "qtandem:choices="
 local MAX_ANSWER = 65536
 local MAX_HEADERS = 64
+-- As much as the daemon reads of one field.
+local MAX_FIELD = 4096
 local INVALID_LICENSES = 2048
 local ACCESS_DENIED = 2002
 
@@ -116,6 +118,12 @@ end
 
 -- The daemon's answer, or nil and the reason.
 local function ask(fields)
+  for key, value in pairs(fields) do
+    if #plain(value) > MAX_FIELD then
+      return { verdict = "reject", code = "bad-request", message = "The " .. key .. " of the job is over "
+        .. MAX_FIELD .. " characters, which is too long for a job with a QPU." }
+    end
+  end
   local ok, status, answer = pcall(function()
     local gettime = require("socket").gettime
     local started, passed = gettime(), 0

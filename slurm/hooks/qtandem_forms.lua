@@ -39,7 +39,8 @@ end
 function M.split_licenses(text)
   local ours, others, known = {}, {}, nil
   for entry in (text or ""):gmatch("[^,;|]+") do
-    entry = entry:gsub("^%s+", ""):gsub("%s+$", "")
+    -- Anchored and greedy: linear in texts of any length, where trimming by gsub is quadratic.
+    entry = (entry:match("^.*%S") or ""):gsub("^%s+", "")
     local name, server = entry:match("^([^@]*)@([^:=@(]+)")
     local list = others
     if server == SERVER then

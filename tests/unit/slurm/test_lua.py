@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -177,6 +178,22 @@ def test_hostile_text_arrives_as_it_was_typed(hook: Hook, request_text: str) -> 
     result = hook(asking(request_text), reject)
     assert result["call"]["request"] == request_text
     assert (result["code"], result["said"]) == (INVALID, f"no {request_text}\nsecond %s line")
+
+
+@pytest.mark.parametrize("licenses", ["x{}x", "{}", "fez@qtandem{}x,fez@qtandem", "{},x"])
+def test_long_texts_do_not_hold_up_slurmctld(hook: Hook, licenses: str) -> None:
+    for field in ({"licenses": licenses.format(" " * 400_000)}, {"licenses": "x", "tres_per_node": " " * 400_000}):
+        began = time.monotonic()
+        assert hook(field, ADMIT)["code"] == SUCCESS
+        assert time.monotonic() - began < 5.0
+
+
+@pytest.mark.parametrize("field", ["request", "licenses", "req_nodes", "account"])
+def test_what_the_daemon_would_not_read_is_not_sent(hook: Hook, field: str) -> None:
+    job = asking("x" * 5000) if field == "request" else asking("fez", **{field: "fez@qtandem," * 500})
+    result = hook(job, ADMIT)
+    assert (result["code"], result["touched"]) == (INVALID, 0)
+    assert "over 4096 characters" in result["said"]
 
 
 def test_the_code_of_a_refusal_shows(hook: Hook) -> None:
