@@ -6,13 +6,15 @@ import asyncio
 import json
 import math
 from collections.abc import Iterable, Mapping
+from time import perf_counter
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.wire import JSON, MAX_BODY, TEXT, Answer, Call, decode_text, encode_text
+from qtandem.core.wire import JSON, TEXT, Answer, Call, decode_text, encode_text
 from qtandem.daemons.authority import Caller
 from qtandem.daemons.context import Context
 
@@ -21,23 +23,34 @@ CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
 
 # A body must arrive within this time, so that slow clients do not pile up.
 BODY_S = 30.0
+# All calls but those with a payload are small; a body over this is read and parsed alone among those of its uid.
+SMALL_BODY = 64 * 1024
 MAX_DEPTH_ERRORS = 3
+_large: WeakValueDictionary[tuple[int, str], asyncio.Lock] = WeakValueDictionary()
 
 M = TypeVar("M", bound=Call)
 
 
-async def read(request: web.Request, model: type[M]) -> M:
+async def read(request: web.Request, model: type[M], most: int = SMALL_BODY) -> M:
     """The call in the body, JSON or text; raises `bad-request` with the field, or `too-large`."""
-    raw = await _body(request)
-    if request.content_type == TEXT:
-        values: Any = {key: value for key, value in decode_text(_utf8(raw)).items() if value != ""}
-    else:
-        try:
-            values = json.loads(raw or b"{}")
-        except (ValueError, RecursionError):
-            raise QtandemError("bad-request", "The body is not JSON", remedy="Send a JSON object.") from None
+    if (request.content_length or 0) > most:
+        raise _too_large(most)
+    if most <= SMALL_BODY or (request.content_length or most) <= SMALL_BODY:
+        return _parsed(request, await _body(request, most), model)
+    async with _large.setdefault((request[CALLER].uid, request[CALLER].host), asyncio.Lock()):
+        raw = await _body(request, most)
+        began = perf_counter()
+        call = _parsed(request, raw, model)
+        # Nothing else runs while a large body is parsed: the others get as long before the next one of this uid.
+        await asyncio.sleep(perf_counter() - began)
+        return call
+
+
+def _parsed(request: web.Request, raw: bytes, model: type[M]) -> M:
     try:
-        return model.model_validate(values)
+        if request.content_type != TEXT:
+            return model.model_validate_json(raw or b"{}")
+        return model.model_validate({key: value for key, value in decode_text(_utf8(raw)).items() if value != ""})
     except ValidationError as error:
         raise QtandemError("bad-request", "; ".join(_faults(error)), remedy="See the fields of this call.") from None
 
@@ -88,20 +101,23 @@ def number(request: web.Request, name: str, default: float, most: float) -> floa
     return min(value, most)
 
 
-async def _body(request: web.Request) -> bytes:
-    if request.content_length is not None and request.content_length > MAX_BODY:
-        raise _too_large()
+async def _body(request: web.Request, most: int) -> bytes:
     try:
         async with asyncio.timeout(BODY_S):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise _too_large() from None
+            # A body without a length may be longer than it should be.
+            pieces, left = [], most
+            while piece := await request.content.readany():
+                pieces.append(piece)
+                left -= len(piece)
+                if left < 0:
+                    raise _too_large(most)
+            return b"".join(pieces)
     except TimeoutError:
         raise QtandemError("bad-request", f"The body did not arrive within {BODY_S:.0f} s") from None
 
 
-def _too_large() -> QtandemError:
-    return QtandemError("too-large", f"The body is over {MAX_BODY // 2**20} MiB")
+def _too_large(most: int) -> QtandemError:
+    return QtandemError("too-large", f"The body is over {most // 1024} KiB")
 
 
 def _utf8(raw: bytes) -> str:
@@ -114,5 +130,7 @@ def _utf8(raw: bytes) -> str:
 def _faults(error: ValidationError) -> list[str]:
     """The first faults, without the values: these may be somebody's circuit."""
     details = error.errors(include_url=False, include_input=False, include_context=False)
-    shown = [f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in details[:MAX_DEPTH_ERRORS]]
+    shown = [
+        f"{'.'.join(map(str, detail['loc'])) or 'the body'}: {detail['msg']}" for detail in details[:MAX_DEPTH_ERRORS]
+    ]
     return shown if len(details) <= MAX_DEPTH_ERRORS else [*shown, f"and {len(details) - MAX_DEPTH_ERRORS} more"]

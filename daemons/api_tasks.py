@@ -12,10 +12,10 @@ from qtandem.core.leases.model import Claim, Task
 from qtandem.core.leases.queries import Filter
 from qtandem.core.runs import RunId
 from qtandem.core.verdicts import Admit, Asker
-from qtandem.core.wire import ClaimCall, EnvironmentAnswer, TaskCall, TextAnswer
+from qtandem.core.wire import MAX_BODY, ClaimCall, EnvironmentAnswer, TaskCall, TextAnswer
 from qtandem.daemons import people
 from qtandem.daemons.answers import claim_answer, task_answer
-from qtandem.daemons.api import CALLER, CONTEXT, number, raw_json, read, reply, rows
+from qtandem.daemons.api import CALLER, CONTEXT, SMALL_BODY, number, raw_json, read, reply, rows
 from qtandem.daemons.authority import ROOT, Event
 from qtandem.daemons.context import Context
 from qtandem.daemons.environment import claim_environment
@@ -27,9 +27,9 @@ MOST_ROWS = 1000
 
 async def start(request: web.Request) -> web.Response:
     context, caller = request.app[CONTEXT], request[CALLER]
-    call = await read(request, TaskCall)
-    resource = context.catalog.get(call.resource).name if call.resource else ""
     everybody = caller.uid == ROOT and caller.local
+    call = await read(request, TaskCall, _largest(request, everybody))
+    resource = context.catalog.get(call.resource).name if call.resource else ""
     lease = context.tasks.choose_lease(caller.uid, call.lease, resource, call.claim, everybody=everybody)
     context.authority.require(Event.TASK, caller, owner=lease.uid, nodes=_nodes(context, lease.owner))
     task = await context.tasks.start(lease, lease.uid, call.payload, call.key)
@@ -108,6 +108,16 @@ async def end_claim(request: web.Request) -> web.Response:
     await asyncio.wait({ending}, timeout=END_CALL_S)
     ended = ending.result() if ending.done() else True
     return reply(request, {"ended": ended})
+
+
+def _largest(request: web.Request, everybody: bool) -> int:
+    """Who can execute nothing cannot have us read large payloads either; raises `no-lease`."""
+    uid = request[CALLER].uid
+    if everybody or any(lease.uid == uid for lease in request.app[CONTEXT].leases.leases()):
+        return MAX_BODY
+    if (request.content_length or 0) > SMALL_BODY:
+        raise QtandemError("no-lease", "You hold no lease")
+    return SMALL_BODY
 
 
 def _claim(request: web.Request) -> tuple[Context, Claim]:
