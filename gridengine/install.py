@@ -35,6 +35,8 @@ HOOK_FILES: tuple[tuple[str, str, int], ...] = (
 DAEMON_USER = "qtandem"
 ARGUMENTS = "$job_id $job_owner"
 UNSET = ("none", "")
+# Settings that are lists, to which ours is added.
+LISTS = ("load_sensor", "execd_params")
 JSV_NOTE = (
     "With a server JSV, Grid Engine lets qalter change only what jsv_allowed_mod lists (default: ac,h,i,e,o,j,M,N,p,w):"
     " all users lose `qalter -l`, `-q`, `-a` and the like on pending jobs. A letter that is added there is checked"
@@ -175,6 +177,8 @@ class Installer:
         """What the cell's global configuration needs."""
         return [
             Setting("the load sensor", "load_sensor", str(self.hooks / "load_sensor")),
+            # Else execd waits busily, and reports nothing more, for a sensor that was killed.
+            Setting("a load sensor that ended is started again", "execd_params", "DEMAND_LS=false"),
             Setting("the prolog", "prolog", f"root@{self.hooks}/prolog {ARGUMENTS}"),
             Setting("the epilog", "epilog", f"root@{self.hooks}/epilog {ARGUMENTS}"),
             Setting("the server JSV", "jsv_url", f"script:{self.jsv_user()}@{self.hooks}/jsv"),
@@ -216,7 +220,7 @@ class Installer:
         if have.lower() in UNSET:
             todo[setting.key] = setting.value
             return Step(Change(identity, title, ChangeState.TODO, note))
-        if setting.key == "load_sensor":
+        if setting.key == "load_sensor" or (setting.key in LISTS and "DEMAND_LS" not in have):
             todo[setting.key] = f"{have},{setting.value}"
             return Step(Change(identity, title, ChangeState.TODO, f"beside {have}"))
         return Step(Change(identity, title, ChangeState.MANUAL, _by_hand(setting, have, note)))
@@ -303,7 +307,7 @@ class Installer:
         text = self.client.run_sync("qconf", "-sconf").stdout
         have = complexes.attributes(text).get(key, "")
         ours = next((one.value for one in self.configuration_settings() if one.key == key), value)
-        left = [part for part in have.split(",") if part != ours] if key == "load_sensor" else []
+        left = [part for part in have.split(",") if part != ours] if key in LISTS else []
         if have == value or ours in have.split(","):
             self._replace("-Mconf", "global", complexes.edited(text, {key: ",".join(left) or "none"}))
 
