@@ -63,7 +63,7 @@ class Driver:
     token: Callable[[str], str | None]
     save: Callable[[Live, Task], Awaitable[None]]
     payload: Callable[[str], Awaitable[Mapping[str, Any] | None]]
-    keep_result: Callable[[str, str], Awaitable[None]]
+    keep_result: Callable[[Task, str], Awaitable[None]]
     finds_tasks: Callable[[Task], Awaitable[bool]]
     clock: Callable[[], float]
 
@@ -186,7 +186,7 @@ class Driver:
                     return
                 await asyncio.sleep(RETRY_FIRST_S * 2.0**attempt)
             else:
-                await self.keep_result(live.task.id, text)
+                await self.keep_result(live.task, text)
                 return
 
     async def _finish(self, live: Live, state: TaskState, reason: str) -> None:

@@ -6,13 +6,16 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from qtandem.core.errors import QtandemError
 
 KEEP_RESULTS_S = 7 * 86400.0
+# Of one user, so that nobody fills the disk that leases are written to: the oldest go first, vendors still have them.
+MOST_RESULTS = 2 << 30
+_BLOCK = 4096
 _ID = re.compile(r"[A-Za-z0-9\-]{1,64}")
 
 
@@ -22,8 +25,9 @@ class TaskFiles:
     Raises `internal` where the disk refuses (the message names no path inside the payload).
     """
 
-    def __init__(self, state_dir: Path) -> None:
-        self._folder = state_dir / "tasks"
+    def __init__(self, state_dir: Path, most_results: int = MOST_RESULTS) -> None:
+        self._folder, self._most = state_dir / "tasks", most_results
+        self._used: dict[int, int] = {}
         with _disk("made"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -37,20 +41,32 @@ class TaskFiles:
     def drop_payload(self, task: str) -> None:
         self._path(task, "payload").unlink(missing_ok=True)
 
-    def put_result(self, task: str, text: str) -> None:
-        self._write(self._path(task, "result"), text)
+    def put_result(self, task: str, uid: int, text: str) -> None:
+        path = self._result(task, uid)
+        with _disk("written"):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._write(path, text)
+        known = self._used.get(uid)
+        self._used[uid] = _held(path.parent) if known is None else known + path.stat().st_size + _BLOCK
+        if self._used[uid] > self._most:
+            self._used[uid] = _trim(path.parent, self._most * 3 // 4)
 
-    def result(self, task: str) -> str | None:
-        return self._read(self._path(task, "result"))
+    def result(self, task: str, uid: int) -> str | None:
+        return self._read(self._result(task, uid))
 
     def sweep(self, now: float) -> int:
         """Remove results that are older than a week, and left-overs; returns how many files went."""
         gone = 0
-        for path in self._folder.iterdir():
-            if now - path.stat().st_mtime > KEEP_RESULTS_S:
-                path.unlink(missing_ok=True)
-                gone += 1
+        for path in self._folder.rglob("*.*"):
+            with suppress(FileNotFoundError):
+                if now - path.stat().st_mtime > KEEP_RESULTS_S:
+                    path.unlink()
+                    gone += 1
+        self._used.clear()
         return gone
+
+    def _result(self, task: str, uid: int) -> Path:
+        return self._folder / str(uid) / self._path(task, "result").name
 
     def _path(self, task: str, kind: str) -> Path:
         if not _ID.fullmatch(task):
@@ -70,6 +86,29 @@ class TaskFiles:
     def _read(self, path: Path) -> str | None:
         with _disk("read"):
             return path.read_text() if path.exists() else None
+
+
+def _held(folder: Path) -> int:
+    return sum(size for _, size, _ in _listed(folder))
+
+
+def _trim(folder: Path, most: int) -> int:
+    """Remove the oldest files until at most so many bytes are left; returns how many are."""
+    files = sorted(_listed(folder))
+    left = sum(size for _, size, _ in files)
+    for _, size, path in files:
+        if left <= most:
+            break
+        path.unlink(missing_ok=True)
+        left -= size
+    return left
+
+
+def _listed(folder: Path) -> Iterator[tuple[float, int, Path]]:
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            found = path.stat()
+            yield found.st_mtime, found.st_size + _BLOCK, path
 
 
 @contextmanager

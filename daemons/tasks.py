@@ -197,11 +197,11 @@ class Tasks:
         if task.state is not TaskState.COMPLETED:
             why = f": {task.reason}" if task.reason else ""
             raise QtandemError("task-failed", f"The task {id} is {task.state}{why}")
-        kept = await asyncio.to_thread(self._files.result, id)
+        kept = await asyncio.to_thread(self._files.result, id, task.uid)
         if kept is not None:
             return kept
         text = str(await self._call(task, "task_result", task.vendor_task))
-        await asyncio.to_thread(self._files.put_result, id, text)
+        await asyncio.to_thread(self._files.put_result, id, task.uid, text)
         return text
 
     async def logs(self, id: str) -> str:
@@ -306,8 +306,8 @@ class Tasks:
     async def _payload(self, id: str) -> Mapping[str, Any] | None:
         return await asyncio.to_thread(self._files.payload, id)
 
-    async def _keep_result(self, id: str, text: str) -> None:
-        await asyncio.to_thread(self._files.put_result, id, text)
+    async def _keep_result(self, task: Task, text: str) -> None:
+        await asyncio.to_thread(self._files.put_result, task.id, task.uid, text)
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
         return await self._workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)
@@ -339,8 +339,8 @@ def _new_task(lease: Lease, uid: int, payload: Mapping[str, Any], key: str, term
             "bad-payload", "The payload has no kind", remedy="Give kind: qasm2, qasm3 or qiskit-primitive."
         )
     shots = payload.get("shots")
-    if shots is not None and (not isinstance(shots, int) or isinstance(shots, bool) or shots < 1):
-        raise QtandemError("bad-payload", "shots is not a whole number above 0")
+    if shots is not None and (not isinstance(shots, int) or isinstance(shots, bool) or not 0 < shots < 2**31):
+        raise QtandemError("bad-payload", "shots is not a whole number above 0 that a machine could run")
     id = uuid.uuid4().hex
     return Task(
         id=id,
