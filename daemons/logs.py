@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections import deque
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, TextIO
 
@@ -24,16 +25,28 @@ class Masker:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
+        self._users: dict[object, deque[frozenset[str]]] = {}
         self._pattern: re.Pattern[str] | None = None
 
     def know(self, secrets: Iterable[str]) -> None:
         """Add secrets; those that were known stay known (an old key may still turn up in an error)."""
         fresh = {secret for secret in secrets if len(secret) >= MIN_SECRET} - self._known
-        if not fresh:
-            return
-        self._known |= fresh
-        longest_first = sorted(self._known, key=len, reverse=True)
-        self._pattern = re.compile("|".join(re.escape(secret) for secret in longest_first))
+        if fresh:
+            self._known |= fresh
+            self._compile()
+
+    def know_of(self, owner: object, secrets: Iterable[str]) -> None:
+        """Know what somebody registered, and what they had before it: more would let users fill our memory."""
+        kept = self._users.setdefault(owner, deque(maxlen=2))
+        mine = frozenset(secret for secret in secrets if len(secret) >= MIN_SECRET)
+        if mine not in kept:
+            kept.append(mine)
+            self._compile()
+
+    def _compile(self) -> None:
+        every = self._known.union(*(secrets for kept in self._users.values() for secrets in kept))
+        longest_first = sorted(every, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if every else None
 
     def __call__(self, _logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         return {key: MASK if _SENSITIVE.search(key) else self.clean(value) for key, value in event.items()}

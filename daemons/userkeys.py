@@ -98,7 +98,7 @@ class UserKeys:
         return key
 
     def _take(self, key: UserKey) -> None:
-        masker.know(key.values.values())
+        masker.know_of((key.uid, key.resource), key.values.values())
         self._keys[key.uid, key.resource] = key
 
 

@@ -59,3 +59,15 @@ def test_a_word_that_is_too_short_to_be_a_secret_masks_nothing(stream: io.String
     logs.masker.know(["main"])
     logs.log("test").info("main thing")
     assert lines(stream)[0]["event"] == "main thing"
+
+
+def test_users_who_register_key_after_key_fill_no_memory() -> None:
+    masker = logs.Masker()
+    masker.know(["site-secret"])
+    masker.know_of((1001, "fez"), ["another-users-key"])
+    for number in range(50):
+        masker.know_of((1000, "fez"), [f"key-number-{number:02d}", "short"])
+    text = masker.clean("site-secret another-users-key key-number-49 key-number-48 key-number-47 short")
+    assert text == "*** *** *** *** key-number-47 short"
+    assert masker._pattern is not None
+    assert len(masker._pattern.pattern) < 200
