@@ -1,0 +1,74 @@
+"""Starts and ends that a node reports: what it says counts for nothing, attempts are counted here."""
+
+from __future__ import annotations
+
+import pytest
+
+from qtandem.core.errors import QtandemError
+from qtandem.core.managers import Grant, JobState, ManagerCapabilities
+from qtandem.core.runs import JobId
+from qtandem.core.wire import StartAnswer
+from qtandem.daemons.authority import Caller
+from tests.fakes.house import House
+
+ROOT_C1, ROOT_C2, USER_C1 = Caller(0, "c1", False), Caller(0, "c2", False), Caller(1000, "c1", False)
+
+
+@pytest.fixture(autouse=True)
+def on_nodes(house: House) -> None:
+    house.manager.capabilities = ManagerCapabilities(attempts=False, hooks_on_nodes=True, limits={"attempts": "none"})
+
+
+def running(house: House, job: str, node: str = "c1") -> JobId:
+    return house.manager.add(job, JobState.RUNNING, nodes=(node,), grants=(Grant("torino"),)).id
+
+
+async def begin(house: House, job: JobId, caller: Caller = ROOT_C1) -> StartAnswer:
+    run, grants = await house.context.reported.start(house.manager, job, caller)
+    return await house.lifecycle.start(house.manager, run, grants)
+
+
+async def finish(house: House, job: JobId, caller: Caller = ROOT_C1) -> int:
+    return await house.context.reported.end(house.manager, job, caller, None, 0)
+
+
+async def test_only_root_on_a_node_of_the_job_starts_and_ends_it(house: House) -> None:
+    job = running(house, "1")
+    for caller in (ROOT_C2, USER_C1):
+        with pytest.raises(QtandemError):
+            await begin(house, job, caller)
+    assert (await begin(house, job)).verdict == "admit"
+    for caller in (ROOT_C2, USER_C1):
+        with pytest.raises(QtandemError):
+            await finish(house, job, caller)
+    assert await finish(house, job) == 1
+
+
+async def test_each_start_after_an_end_is_the_next_attempt(house: House) -> None:
+    job = running(house, "1")
+    for attempt in range(3):
+        for _ in range(2):
+            assert (await begin(house, job)).run == str(job.run(attempt))
+        assert await finish(house, job) == 1
+        assert await finish(house, job) == 0
+
+
+async def test_a_start_on_other_nodes_ends_what_was_open(house: House) -> None:
+    job = running(house, "1")
+    await begin(house, job)
+    running(house, "1", "c2")
+    assert (await begin(house, job, ROOT_C2)).run == str(job.run(1))
+    assert [run.id for run in house.leases.open_runs()] == [job.run(1)]
+
+
+async def test_an_end_without_a_run_spoils_no_later_start(house: House) -> None:
+    job = running(house, "1")
+    assert await finish(house, job) == 0
+    assert (await begin(house, job)).verdict == "admit"
+
+
+async def test_a_job_that_the_manager_has_not_started_is_asked_again(house: House) -> None:
+    job = house.manager.add("1", grants=(Grant("torino"),)).id
+    with pytest.raises(QtandemError) as caught:
+        await begin(house, job)
+    assert caught.value.retryable
