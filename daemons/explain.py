@@ -100,8 +100,10 @@ class Explainer:
         now = self._context.clock()
         if job.eligible_at is not None and job.eligible_at > now:
             lines.append(f"The manager tries again in {duration(job.eligible_at - now)}.")
-        if job.comment.startswith("qtandem:"):
-            lines.append(f"It is held. {job.comment}")
+        # A comment is its owner's to write: it counts where we did refuse the job, or the manager calls it held.
+        ours = job.comment.rfind("qtandem: ")
+        if ours >= 0 and (refusal is not None or "held" in job.reason.lower()):
+            lines.append(f"It is held. {job.comment[ours:]}")
         return lines
 
     def _cause(self, row: ResourceAnswer) -> str:

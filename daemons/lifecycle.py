@@ -28,6 +28,8 @@ ABANDONED_S = 45.0
 # After a restart no resource has been seen yet; and an unknown one is looked at once more before a job pays for it.
 FIRST_FACTS_S = 20.0
 END_CALL_S = 8.0
+# Jobs of which the last attempt is remembered; of others the store knows.
+ATTEMPTS = 10_000
 AGAIN_S = 5.0
 # A reservation is asked for by a manager that does nothing else meanwhile: it is answered within this part of the
 # hook's deadline, and made all the same if it takes longer.
@@ -51,6 +53,7 @@ class Lifecycle:
         self._refusals = refusals
         self._starts: dict[RunId, _Start] = {}
         self._not_before: dict[JobId, float] = {}
+        self._attempts: dict[JobId, int] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.reap: asyncio.Event = asyncio.Event()
 
@@ -68,6 +71,7 @@ class Lifecycle:
         name = str(run.id)
         if not grants:
             return StartAnswer(verdict="admit", message="the job asks for no QPU")
+        self._note_attempt(run.id)
         if self._held(run.id):
             self._starts.pop(run.id, None)
             return StartAnswer(verdict="admit", run=name)
@@ -114,11 +118,31 @@ class Lifecycle:
 
     async def end(self, job: JobId, attempt: int | None, reason: str, exit_code: int | None = None) -> int:
         """End the job's open runs (up to the attempt); returns how many. Releasing goes on if it is slow."""
+        attempt = await self._seen(job, attempt)
         for run in [run for run in self._starts if _meant(run, job, attempt)]:
             self._starts.pop(run).task.cancel()
         ending = self._spawn(self._end(job, attempt, reason, exit_code))
         await asyncio.wait({ending}, timeout=END_CALL_S)
         return ending.result() if ending.done() else self._open(job, attempt)
+
+    async def _seen(self, job: JobId, attempt: int | None) -> int | None:
+        """The attempt that ended: none that is later than the last one that was seen to start.
+
+        A manager that requeues a job may count the next attempt before it reports the end of the last one. Taken at
+        its word, that would be the end of a run that is still to come.
+        """
+        if attempt is None:
+            return None
+        last = self._attempts.get(job)
+        if last is None:
+            past = await self._context.records.runs_of_job(job)
+            last = max((each.run.id.attempt for each in past), default=attempt)
+        return min(attempt, last)
+
+    def _note_attempt(self, run: RunId) -> None:
+        self._attempts[run.job] = max(run.attempt, self._attempts.pop(run.job, 0))
+        if len(self._attempts) > ATTEMPTS:
+            del self._attempts[next(iter(self._attempts))]
 
     def starting(self, job: JobId) -> list[Run]:
         """The runs of a job whose start is under way, or was not told its outcome yet."""
@@ -183,6 +207,7 @@ class Lifecycle:
         deadline = context.clock() + (timing.releasing_wait_s if run.can_requeue else timing.no_requeue_wait_s)
         await context.observer.first_facts((grant.resource for grant in grants), FIRST_FACTS_S)
         with context.signals.watch("leases", "facts") as news:
+            cause: QtandemError | None = None
             while True:
                 try:
                     self._check_open(run, grants)
@@ -192,7 +217,11 @@ class Lifecycle:
                     if left <= 0 or self._lost(run.id) or not self._worth_waiting(run, grants, error):
                         # Whatever it was, the sensor should show it before the next job starts.
                         context.observer.nudge(grant.resource for grant in grants)
+                        # What is busy with undoing a failed try is not why it failed.
+                        if cause is not None and error.code == "slots-busy":
+                            raise cause from error
                         raise
+                    cause = error if error.code != "slots-busy" else cause
                     # Time itself may be the news: a vendor that failed a moment ago is asked again.
                     await news.next(min(left, error.retry_after or AGAIN_S))
                 else:

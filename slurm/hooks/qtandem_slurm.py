@@ -163,7 +163,7 @@ def identity(environment):
 
 
 def tell(job, own, text):
-    """Say to a job's owner why Slurm is about to cancel it: in its comment, and on its terminal if it has one."""
+    """Say to a job's owner why Slurm is about to cancel it: in its comment, and to a batch job's own output."""
     words = "qtandem: " + " ".join(text.split())
     try:
         scontrol("update", "jobid=" + job, "comment=" + (own + " | " + words if own else words))

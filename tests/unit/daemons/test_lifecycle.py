@@ -28,7 +28,12 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(lifecycle, "CALL_S", 0.1)
     private = Resource("private", "simulator", "private", access=Access(frozenset({"bob"})), poll_s=0.05)
     async with House(
-        tmp_path, {"fez": 1, "torino": 1, "private": private}, refusals=3, releasing_wait_s=0.5, submit_ms=4000
+        tmp_path,
+        {"fez": 1, "torino": 1, "private": private},
+        refusals=3,
+        releasing_wait_s=0.5,
+        no_requeue_wait_s=0.5,
+        submit_ms=4000,
     ) as built:
         await built.observer.first_facts(["fez", "torino", "private"], 5.0)
         yield built
@@ -339,3 +344,20 @@ async def test_a_slow_release_does_not_hold_up_who_asks_for_a_reservation(
     while (await reserve(house, "1", attempt=2)).verdict != "admit":
         await asyncio.sleep(0.01)
     assert house.manager.delays == house.manager.held == {}
+
+
+async def test_an_end_that_names_the_next_attempt_ends_the_one_that_was_seen(house: House) -> None:
+    """slurmctld counts a requeued job's next attempt before it runs the epilog of the last one."""
+    job = house.manager.id("1")
+    assert (await start(house, "1")).verdict == "admit"
+    assert await house.lifecycle.end(job, 1, "requeued") == 1
+    assert (await start(house, "1", attempt=1)).verdict == "admit"
+    house.lifecycle._attempts.clear()
+    assert await house.lifecycle.end(job, 2, "requeued, with a daemon that has started anew") == 1
+    assert (await start(house, "1", attempt=2)).verdict == "admit"
+
+
+async def test_what_a_refused_start_is_told_is_the_cause_and_not_its_undoing(house: House) -> None:
+    house.workers.fail("acquire", QtandemError("vendor-error", "the vendor answered 500", retry_after=0.01), times=99)
+    answer = await insist(house, "1", can_requeue=False)
+    assert "the vendor answered 500" in answer.message
