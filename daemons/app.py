@@ -26,6 +26,8 @@ from qtandem.daemons.status import page
 
 # Calls of one uid of one host that may be under way; hooks speak as root or the service user.
 CALLS_PER_UID, CONNECTIONS_PER_UID = 128, 512
+# Connections of one relay, and of all who are no relay: they enrol, or read the public page.
+PER_NODE, STRANGERS = 4096, 256
 IDLE_S = 30.0
 HEADER_BYTES, HEADERS = 8190, 64
 
@@ -88,27 +90,41 @@ def runner(app: web.Application, grace_s: float) -> web.AppRunner:
     )
 
 
-def bound_connections(server: web.Server, per_uid: int = CONNECTIONS_PER_UID) -> None:
-    """Drop connections of a local uid that has `per_uid` open already, root's excepted, so that it starves nobody."""
-    counts: Counter[int] = Counter()
-    owners: dict[object, int] = {}
+def bound_connections(
+    server: web.Server, per_uid: int = CONNECTIONS_PER_UID, per_node: int = PER_NODE, strangers: int = STRANGERS
+) -> None:
+    """Drop connections of a local uid that has `per_uid` open already, root's excepted, so that it starves nobody.
+
+    So too of a node with `per_node`, and of all who show no certificate together: our descriptors are for jobs.
+    """
+    counts: Counter[object] = Counter()
+    owners: dict[object, object] = {}
     made, lost = server.connection_made, server.connection_lost
+
+    def whose(transport: asyncio.Transport) -> tuple[object, int]:
+        uid = peer_uid(transport)
+        if uid is not None:
+            return uid, per_uid
+        certificate = tls.shown(transport)
+        return ("a stranger", strangers) if certificate is None else (certificate, per_node)
 
     def connection_made(handler: Any, transport: asyncio.Transport) -> None:
         made(handler, transport)
-        uid = peer_uid(transport)
-        if uid is None or uid == ROOT:
+        owner, most = whose(transport)
+        if owner == ROOT:
             return
-        owners[handler] = uid
-        counts[uid] += 1
-        if counts[uid] > per_uid:
+        owners[handler] = owner
+        counts[owner] += 1
+        if counts[owner] > most:
             transport.abort()
 
     def connection_lost(handler: Any, exc: BaseException | None = None) -> None:
         lost(handler, exc)
-        uid = owners.pop(handler, None)
-        if uid is not None:
-            counts[uid] -= 1
+        owner = owners.pop(handler, None)
+        if owner is not None:
+            counts[owner] -= 1
+            if not counts[owner]:
+                del counts[owner]
 
     # aiohttp's runner makes its server by itself; these two are its only places that know of connections.
     server.connection_made, server.connection_lost = connection_made, connection_lost  # type: ignore[method-assign]

@@ -6,6 +6,7 @@ daemon's side of it. What `qtandem relay init|token|enrol|list|revoke` does is h
 
 from __future__ import annotations
 
+import asyncio
 import http
 import http.client
 import json
@@ -32,6 +33,7 @@ from qtandem.daemons.nodes import Node, Nodes
 
 SERVICE_USER = "qtandem"
 TOKEN_TTL_S = 3600.0
+BODY_S = 10.0
 _MAX_CALL = 16 * 1024
 _Call = TypeVar("_Call", bound=BaseModel)
 
@@ -260,7 +262,10 @@ async def _read(request: web.Request, model: type[_Call]) -> _Call:
     if (request.content_length or _MAX_CALL + 1) > _MAX_CALL:
         raise QtandemError("too-large", "An enrolment call has at most 16 KiB, and says how many")
     try:
-        return model.model_validate_json(await request.read())
+        async with asyncio.timeout(BODY_S):
+            return model.model_validate_json(await request.read())
+    except TimeoutError:
+        raise QtandemError("bad-request", f"The body did not arrive within {BODY_S:.0f} s") from None
     except ValidationError as error:
         # The input may hold the token, so it is not shown again.
         raise QtandemError("bad-request", "The enrolment call cannot be read", cause=error.title) from None

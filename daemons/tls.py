@@ -84,11 +84,16 @@ def peer_node(transport: asyncio.BaseTransport | None, nodes: Nodes, now: float)
 
 def peer_certificate(transport: asyncio.BaseTransport | None) -> x509.Certificate:
     """What the client showed, verified by the handshake; raises `not-enrolled` when it showed none."""
-    session = transport.get_extra_info("ssl_object") if transport is not None else None
-    shown = session.getpeercert(binary_form=True) if session is not None else None
-    if shown is None:
+    der = shown(transport)
+    if der is None:
         raise QtandemError("not-enrolled", "No node certificate was shown")
-    return _parsed(shown)
+    return _parsed(der)
+
+
+def shown(transport: asyncio.BaseTransport | None) -> bytes | None:
+    """The client's certificate in DER, None where it showed none."""
+    session = transport.get_extra_info("ssl_object") if transport is not None else None
+    return session.getpeercert(binary_form=True) if session is not None else None
 
 
 def is_tls(transport: asyncio.BaseTransport | None) -> bool:

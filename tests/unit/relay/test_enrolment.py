@@ -56,6 +56,17 @@ async def test_a_node_enrols_and_its_key_is_private(daemon, tmp_path):
     assert not (tmp_path / "node" / tls.CA_KEY).exists()
 
 
+async def test_a_stranger_who_sends_half_a_call_is_not_waited_for(daemon, monkeypatch):
+    monkeypatch.setattr(enrol, "BODY_S", 0.2)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(*enrol.split_address(daemon.server), ssl=context)
+    writer.write(b"POST /v1/enrol HTTP/1.1\r\nHost: q\r\nContent-Length: 100\r\n\r\n{")
+    answer = await asyncio.wait_for(reader.readuntil(b"\r\n"), 5.0)
+    assert answer.split()[1] == b"400"
+    writer.close()
+
+
 async def test_a_key_is_not_overwritten_silently_and_the_token_is_not_spent(daemon, node, tmp_path):
     before = (node / tls.NODE).read_bytes()
     token = enrol.issue_token(daemon.tls_dir, "c1", time.time())
