@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from qtandem.core import requests, verdicts
 from qtandem.core.errors import QtandemError
@@ -26,6 +27,7 @@ class Tending:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._open: frozenset[str] = frozenset()
+        self._free_now: frozenset[str] = frozenset()
 
     async def forever(self) -> None:
         context = self._context
@@ -33,11 +35,11 @@ class Tending:
         with context.signals.watch("facts", "leases") as news:
             while True:
                 await news.next(max(0.05, due - context.clock()))
-                opened = self._opened()
-                if not opened and context.clock() < due:
+                opened, freed = self._opened()
+                if not (opened or freed) and context.clock() < due:
                     continue
                 await asyncio.sleep(GATHER_S)
-                opened |= self._opened()
+                opened |= self._opened()[0]
                 due = context.clock() + context.settings.timing.poll_waiting_s
                 if context.pending.wanted():
                     await self.look(opened)
@@ -53,11 +55,18 @@ class Tending:
             except QtandemError as error:
                 log("tending").info("waiting jobs not looked at", manager=manager.name, why=error.one_line())
 
-    def _opened(self) -> frozenset[str]:
-        situation = self._context.situation()
-        now = frozenset(each.name for each in self._context.catalog.resources.values() if situation.openness(each).open)
+    def _opened(self) -> tuple[frozenset[str], frozenset[str]]:
+        """What opened by its facts since the last call, and what has a slot free that had none.
+
+        Only the first ends a back-off: a refused start itself takes a slot and gives it back.
+        """
+        situation, resources = self._context.situation(), self._context.catalog.resources.values()
+        unleased = replace(situation, leased={})
+        now = frozenset(each.name for each in resources if unleased.openness(each).open)
+        free = frozenset(each.name for each in resources if situation.openness(each).open)
         opened, self._open = now - self._open, now
-        return opened
+        freed, self._free_now = free - self._free_now, free
+        return opened, freed
 
     async def _resume(self, manager: Manager, waiting: Sequence[Job], opened: Collection[str]) -> None:
         """End the pause of jobs whose resources are open: the manager's own, or ours if one has opened since.

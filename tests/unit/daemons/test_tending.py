@@ -8,7 +8,7 @@ import pytest
 from qtandem.core.facts import Availability, Observation
 from qtandem.core.managers import Grant, JobState
 from qtandem.core.resources import Access, Resource
-from qtandem.core.runs import JobId
+from qtandem.core.runs import JobId, Run
 from qtandem.daemons.tending import Tending
 from tests.fakes.house import House
 
@@ -129,3 +129,18 @@ async def test_moves_of_jobs_that_wait_no_more_are_forgotten(house: House) -> No
     choosing(house, "2", "torino/fez", B)
     await Tending(house.context).look(())
     assert set(await house.context.records.pins()) == set()
+
+
+async def test_a_slot_that_comes_free_ends_no_back_off(house: House) -> None:
+    await shut(house)
+    tending = Tending(house.context)
+    tending._opened()
+    run = Run(JobId("fake", "c", "9").run(0), 1000, "ann")
+    await house.leases.begin(run, [A])
+    assert tending._opened() == (frozenset(), frozenset())
+    await house.leases.end(run.id.job, 0, "over")
+    assert tending._opened() == (frozenset(), frozenset({"fez"}))
+    await shut(house, "fez")
+    tending._opened()
+    await shut(house)
+    assert tending._opened() == (frozenset({"fez"}), frozenset({"fez"}))
