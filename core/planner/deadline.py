@@ -48,15 +48,20 @@ class Deadline:
         return _Part(self, self.left())
 
     def part(self, seconds: float) -> Deadline:
-        """A shorter deadline that ends with this one at the latest; charges both."""
+        """A shorter deadline that ends with this one at the latest; charging either charges both."""
         return _Part(self, self.share(seconds))
 
 
 class _Part(Deadline):
+    """Counts by the clock of the whole, whoever charges that."""
+
     def __init__(self, whole: Deadline, limit_s: float) -> None:
         super().__init__(limit_s, clock=whole._clock, deterministic=whole.deterministic)
         self._whole = whole
+        self._began = whole.spent()
+
+    def spent(self) -> float:
+        return self._whole.spent() - self._began
 
     def charge(self, seconds: float) -> None:
-        super().charge(seconds)
         self._whole.charge(seconds)

@@ -92,7 +92,7 @@ def _best_mix(useful, value, demand, count, cap, mix, size):  # type: ignore[no-
 def fill(value, demand, count, cap, mix, floor, limit, taken):  # type: ignore[no-untyped-def]
     """Maximise the value of what one node holds, where it is over `floor`; `taken` receives how many of each type.
 
-    `mix` is one more surrogate to try. Returns (best, upper bound), both at least `floor`.
+    `mix` is one more surrogate to try. Returns (best, upper bound, steps), the first two at least `floor`.
     """
     types, dims = demand.shape
     taken[:] = 0
@@ -109,12 +109,12 @@ def fill(value, demand, count, cap, mix, floor, limit, taken):  # type: ignore[n
                 useful[found] = t
                 found += 1
     if found == 0:
-        return floor, floor
+        return floor, floor, 0
     useful = useful[:found]
     size = np.zeros(types)
     own, best_root = _best_mix(useful, value, demand, count, cap, mix, size)
     if best_root <= floor:
-        return floor, floor
+        return floor, floor, 0
     order = _rank(useful, value, demand, cap, own, size)
     free = cap.copy()
     chosen = np.zeros(found, dtype=np.int64)
@@ -163,20 +163,26 @@ def fill(value, demand, count, cap, mix, floor, limit, taken):  # type: ignore[n
             room += chosen[depth] * size[t]
             chosen[depth] = 0
         if truncated:
-            return best, min(upper, best_root)
+            return best, min(upper, best_root), steps
         if depth == 0:
-            return best, best
+            return best, best, steps
 
 
 @compiled
 def fill_all(worth, pair, allowed, demand, count, caps, mixes, floors, limit, best, upper, taken):  # type: ignore[no-untyped-def]
-    """`fill` for every class over its own floor; `pair` is taken off the worth where it has a row for each type."""
+    """`fill` for every class over its own floor; `pair` is taken off the worth where it has a row for each type.
+
+    Returns the steps of all.
+    """
     types, classes = allowed.shape
     value = np.empty(types)
+    total = 0
     priced = pair.shape[0] == types
     for c in range(classes):
         for t in range(types):
             value[t] = worth[t] if allowed[t, c] else 0.0
             if priced and allowed[t, c]:
                 value[t] -= pair[t, c]
-        best[c], upper[c] = fill(value, demand, count, caps[c], mixes[c], floors[c], limit, taken[c])
+        best[c], upper[c], steps = fill(value, demand, count, caps[c], mixes[c], floors[c], limit, taken[c])
+        total += steps
+    return total

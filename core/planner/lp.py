@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import highspy
@@ -26,6 +30,33 @@ class Outcome:
     x: Floats
     duals: Floats
     reduced: Floats
+
+
+def new_solver() -> highspy.Highs:
+    """A HiGHS of one thread that prints nothing."""
+    _first_solver()
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("random_seed", 1)
+    return solver
+
+
+@cache
+def _first_solver() -> None:
+    """HiGHS prints its banner from the first constructor, before any option can forbid it: standard output is away."""
+    sys.stdout.flush()
+    libc = ctypes.CDLL(None)
+    libc.fflush(None)
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        highspy.Highs()
+        libc.fflush(None)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 class Program:
@@ -70,10 +101,8 @@ class Program:
         allowed = deadline.share(seconds)
         if allowed <= 0.001:
             return Outcome(False, False, 0.0, -np.inf, empty, empty, empty)
-        solver = highspy.Highs()
-        solver.setOptionValue("output_flag", False)
+        solver = new_solver()
         solver.setOptionValue("threads", threads)
-        solver.setOptionValue("random_seed", 1)
         solver.setOptionValue("mip_rel_gap", gap)
         solver.setOptionValue("mip_abs_gap", 0.999 if gap == 0 else 1e-6)
         if ipm:

@@ -64,8 +64,8 @@ class Master:
             caps.append(c.capacity[:, k] // t)
             amounts.append(np.bincount(c.signature_of, c.demand[:, k] // t, minlength=len(c.signatures)))
         self._raw = len(dims)
-        self._caps = np.array(caps, dtype=np.int64).reshape(len(caps), -1).T
-        needs = np.array(amounts, dtype=float).reshape(len(amounts), -1).T
+        self._caps = np.array(caps, dtype=np.int64).reshape(len(caps), len(c.size)).T
+        needs = np.array(amounts, dtype=float).reshape(len(amounts), len(c.signatures)).T
         self._needs = np.rint(inside.T.astype(float) @ needs)
         self._member = self.unions.astype(float)
         self.infeasible = bool((self._needs > self._member @ (self._caps * c.size[:, None]) + 0.5).any())

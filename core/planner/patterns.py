@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 
 from qtandem.core.planner import knapsack
 from qtandem.core.planner.deadline import ITERATIONS_PER_SECOND, Deadline
-from qtandem.core.planner.lp import INF, Program
+from qtandem.core.planner.lp import INF, Program, new_solver
 from qtandem.core.planner.problem import Ints
 
 STEPS = 20_000
 SMOOTH = 0.6
+# What a second buys where work is counted.
+RANKED_PER_SECOND = 500_000
+STEPS_PER_SECOND = 1_000_000
 MOST_FIXED = 4
 DIVE_ROUNDS = 3
 
@@ -72,9 +75,7 @@ class Patterns:
     def _master(self) -> highspy.Highs:
         """Covering rows with a dear slack each, and one row a class."""
         types, classes = len(self.count), len(self.size)
-        solver = highspy.Highs()
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
+        solver = new_solver()
         model = highspy.HighsLp()
         dear = 3.0 * float(self.weight.max(initial=1)) + 1000.0
         model.num_col_, model.num_row_ = types, types + classes
@@ -135,7 +136,7 @@ class Patterns:
         classes = len(self.size)
         best, upper = np.empty(classes), np.empty(classes)
         taken = np.zeros((classes, len(self.count)), dtype=np.int64)
-        knapsack.fill_all(
+        steps = knapsack.fill_all(
             pi,
             self.pair,
             self.allowed,
@@ -149,7 +150,7 @@ class Patterns:
             upper,
             taken,
         )
-        self.deadline.charge(classes * len(self.count) * 4e-7)
+        self.deadline.charge(1e-3 + classes * len(self.count) / RANKED_PER_SECOND + steps / STEPS_PER_SECOND)
         pays = (best > self._floors * (1 + 1e-9)) & (room > 0)
         return sum(self.add(c, taken[c]) for c in np.flatnonzero(pays).tolist()), upper
 
@@ -182,6 +183,7 @@ class Patterns:
             x = self._residual(left, room, limit)
             if x is None:
                 return None
+            before = len(fixed)
             for number in self._liked(x, rng):
                 c, taken = self.columns[number]
                 useful = np.minimum(taken, left)
@@ -189,6 +191,8 @@ class Patterns:
                     fixed.append((c, useful))
                     room[c] -= 1
                     left -= useful
+            if len(fixed) == before:
+                return None
         self._restrict(self.count, self.size)
         return fixed
 
@@ -228,5 +232,5 @@ class Patterns:
     def _solve(self, limit: Deadline) -> bool:
         self._solver.setOptionValue("time_limit", self._solver.getRunTime() + max(0.01, limit.left()))
         self._solver.run()
-        self.deadline.charge(max(0, self._solver.getInfo().simplex_iteration_count) / ITERATIONS_PER_SECOND)
+        self.deadline.charge(1e-3 + max(0, self._solver.getInfo().simplex_iteration_count) / ITERATIONS_PER_SECOND)
         return bool(self._solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)

@@ -15,6 +15,7 @@ from qtandem.core.planner.deadline import Deadline
 from qtandem.core.planner.instance import Instance
 from qtandem.core.planner.objective import Objective
 from qtandem.core.planner.plan import Plan
+from qtandem.core.planner.prepare import prepare
 from qtandem.core.planner.problem import Ints, Problem, compile_problem
 from qtandem.core.planner.state import Search
 
@@ -23,6 +24,7 @@ MOST_REFUSED = 60
 
 def replan(instance: Instance, goal: Objective, limit_s: float, *, deterministic: bool = False, seed: int = 1) -> Plan:
     """Plan a cluster that runs already; workloads with `node` are running, the others are new."""
+    prepare()
     deadline = Deadline(limit_s, deterministic=deterministic)
     search = Search(compile_problem(instance, goal), deadline, "rolling")
     roll(search, seed)

@@ -15,6 +15,7 @@ from qtandem.core.planner.instance import Instance
 from qtandem.core.planner.monolith import paper
 from qtandem.core.planner.objective import Objective
 from qtandem.core.planner.plan import Plan
+from qtandem.core.planner.prepare import prepare
 from qtandem.core.planner.problem import compile_problem
 from qtandem.core.planner.state import Search
 
@@ -36,9 +37,11 @@ def solve(
     """Plan the instance within `limit_s` seconds (of counted work, if deterministic).
 
     Engines: the greedy rules, `exact`, `ilp` (HiGHS) and `paper` (SQUIRO's formulation as printed). Raises `bad-plan`
-    for an unknown one. The time to compile the instance counts. `explain` keeps a tenth of the time to find causes for
+    for an unknown one. The time to compile the instance counts; that of
+    numba, at the first call of a process, does not. `explain` keeps a tenth of the time to find causes for
     what is rejected.
     """
+    prepare()
     if engine not in ENGINES:
         raise QtandemError("bad-plan", f"no engine {engine}; there are: {', '.join(ENGINES)}")
     whole = Deadline(limit_s, clock=clock, deterministic=deterministic)

@@ -15,6 +15,7 @@ import numpy as np
 
 from qtandem.core.planner.classes import Classes
 from qtandem.core.planner.deadline import ITERATIONS_PER_SECOND, Deadline
+from qtandem.core.planner.lp import new_solver
 from qtandem.core.planner.problem import Ints
 
 PRICE_SCALE = 1_000_000
@@ -99,8 +100,6 @@ class ItemProgram:
         model.a_matrix_.start_ = starts.astype(np.int32)
         model.a_matrix_.index_ = np.concatenate([index[keep], np.arange(groups, dtype=np.int32)])
         model.a_matrix_.value_ = np.concatenate([value[keep], np.ones(groups)])
-        solver = highspy.Highs()
-        solver.setOptionValue("output_flag", False)
-        solver.setOptionValue("threads", 1)
+        solver = new_solver()
         solver.passModel(model)
         return solver
