@@ -58,13 +58,16 @@ class Columns:
                 taken[c] = taken.get(c, 0) + 1
                 seat[waiting[self.giant[x]].pop()] = spot
                 column[spot] = x
-        seated = np.flatnonzero(seat >= 0)
-        only = np.zeros((len(seated), len(nodes)), dtype=bool)
-        only[np.arange(len(seated)), seat[seated]] = True
+        giants = np.concatenate([seat[:0], *self.members])
+        own = self.plain.signatures[self.plain.signature_of[giants]][:, self.plain.of_node[nodes]]
+        for row, spot in zip(own, seat[giants], strict=True):
+            if spot >= 0:
+                row[:] = False
+                row[spot] = True
         row_of = np.zeros(count, dtype=np.int64)
-        row_of[np.setdiff1d(np.arange(count), np.concatenate([*self.members, seated[:0]]))] = self.wide.signature_of
-        row_of[seated] = len(self.wide.signatures) + np.arange(len(seated))
-        return Layout(np.vstack([self.wide.signatures[:, column], only]), row_of, seat)
+        row_of[np.setdiff1d(np.arange(count), giants)] = self.wide.signature_of
+        row_of[giants] = len(self.wide.signatures) + np.arange(len(giants))
+        return Layout(np.vstack([self.wide.signatures[:, column], own]), row_of, seat)
 
     def totals(self, n: Ints) -> Ints:
         """Nodes of each class, from nodes of each column."""

@@ -36,10 +36,13 @@ class Moment:
     cost_bound: int
 
     @property
+    def admission_gap(self) -> float:
+        return _gap(self.admission_bound, self.admitted, self.admission_bound)
+
+    @property
     def gap(self) -> float:
         """The admission gap while there is one, else the gap on cost."""
-        admission = _gap(self.admission_bound, self.admitted, self.admission_bound)
-        return admission or _gap(self.cost, self.cost_bound, self.cost)
+        return self.admission_gap or _gap(self.cost, self.cost_bound, self.cost)
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ def skip() -> str:
 
 
 def rows() -> Iterator[Row]:
-    from qtandem.core.planner import bench
+    from qtandem.core.planner.prepare import prepare
 
-    bench.warm()
+    prepare()
     results: list = []
     for group in (proofs, medium, large, quick, targets):
         if not WANTED or group.__name__ in WANTED:
