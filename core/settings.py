@@ -40,6 +40,11 @@ class DaemonSettings(_Section):
     qrmi_config: Path = Field(Path("/etc/qtandem/qrmi_config.json"), description="QRMI's file; read if it is there")
     tls_dir: Path = Field(Path("/etc/qtandem/tls"), description="certificates of daemon and relay")
     listen: str = Field("", description="HOST:PORT for relays (mutual TLS); empty: no relays; usual port 7447")
+    proxy: str = Field(
+        "",
+        description="127.0.0.1:PORT where programs that speak a vendor's own protocol execute without its key, on "
+        "this host and by each relay that has the same line; empty: none; usual port 7448",
+    )
     metrics: str = Field("127.0.0.1:9447", description="HOST:PORT of /metrics and the status page; empty: none")
     textfile: str = Field("", description="file for a node exporter's textfile collector; empty: none")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")

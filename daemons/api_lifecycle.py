@@ -100,7 +100,7 @@ async def environment(request: web.Request) -> web.Response:
     context.authority.require(Event.ENVIRONMENT, caller, manager=manager, owner=run.uid, nodes=run.nodes)
     leases, socket = context.leases.held(run.id), context.settings.daemon.socket
     own = partial(context.calls.secrets, uid=run.uid)
-    env = run_environment(context.catalog, run, leases, socket, own)
+    env = run_environment(context.catalog, run, leases, socket, own, context.proxy.variables)
     return reply(request, EnvironmentAnswer(run=str(run.id), uid=run.uid, env=env))
 
 

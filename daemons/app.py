@@ -13,7 +13,7 @@ from aiohttp import web
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.wire import MAX_BODY
-from qtandem.daemons import api_credentials, api_lifecycle, api_read, api_tasks, tls
+from qtandem.daemons import api_credentials, api_lifecycle, api_read, api_tasks, proxy, tls
 from qtandem.daemons.api import CALLER, CONTEXT, failure
 from qtandem.daemons.authority import ROOT, Caller
 from qtandem.daemons.context import Context
@@ -73,6 +73,7 @@ def build(context: Context, nodes: Nodes | None = None) -> web.Application:
     app[api_read.EXPLAINER] = Explainer(context)
     app[api_read.DESCRIPTIONS] = api_read.Descriptions(context)
     app.add_routes(ROUTES)
+    app.router.add_route("*", f"{proxy.PATH}/{{name}}/{{tail:.+}}", _proxied)
     app.cleanup_ctx.append(_forgetting(context, pages))
     return app
 
@@ -148,6 +149,10 @@ def public(context: Context) -> web.Application:
 
 
 _SAFE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'", "X-Frame-Options": "DENY"}
+
+
+async def _proxied(request: web.Request) -> web.Response:
+    return await request.app[CONTEXT].proxy.handle(request, request[CALLER])
 
 
 def _outermost(context: Context) -> Any:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qtandem.daemons.metrics import Metrics
     from qtandem.daemons.observer import Observer
     from qtandem.daemons.pending import Pending
+    from qtandem.daemons.proxy import Proxy
     from qtandem.daemons.publishers import Publisher
     from qtandem.daemons.records import Records
     from qtandem.daemons.reported import Reported
@@ -58,6 +59,7 @@ class Context:
     lifecycle: Lifecycle = field(init=False)
     reported: Reported = field(init=False)
     upkeep: Upkeep = field(init=False)
+    proxy: Proxy = field(init=False)
 
     @property
     def settings(self) -> Settings:

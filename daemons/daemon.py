@@ -33,6 +33,7 @@ from qtandem.daemons.metrics import Metrics
 from qtandem.daemons.notify import Notifier
 from qtandem.daemons.observer import Observer
 from qtandem.daemons.pending import Pending
+from qtandem.daemons.proxy import Proxy
 from qtandem.daemons.publishers import Publisher, View
 from qtandem.daemons.reaping import Reaping
 from qtandem.daemons.records import Records
@@ -191,6 +192,7 @@ class Daemon:
         refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
         context.reported = Reported(context)
+        context.proxy = Proxy(context, self._store.cipher)
         context.upkeep = Upkeep(context, self._take_up, self._staff)
         return context
 

@@ -38,11 +38,17 @@ def find_run(leases: LeaseService, text: str) -> Run:
 
 
 def run_environment(
-    catalog: Catalog, run: Run, leases: Sequence[Lease], socket: Path, own: Callable[[str], Mapping[str, str] | None]
+    catalog: Catalog,
+    run: Run,
+    leases: Sequence[Lease],
+    socket: Path,
+    own: Callable[[str], Mapping[str, str] | None],
+    led: Callable[[Resource, Lease], Mapping[str, str]],
 ) -> dict[str, str]:
     """The variables of a run with all its leases; raises `no-lease`.
 
-    `own` gives the credential that the run's user has registered for a resource, where that one executes.
+    `own` gives the credential that the run's user has registered for a resource, where that one executes;
+    `led` the variables that lead programs to the proxy, where there is one.
     The acquisition token is the lease's id. Keys of the vendor are there only where the admin said `direct`.
     """
     if not leases:
@@ -61,6 +67,7 @@ def run_environment(
         env |= _direct(resource, own(resource.name))
         env[f"{resource.native}_QRMI_JOB_ACQUISITION_TOKEN"] = _token(resource, lease)
         env[f"{resource.native}_QRMI_JOB_TIMEOUT_SECONDS"] = str(seconds)
+        env |= {_variable(resource, key): value for key, value in led(resource, lease).items()}
     return env
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -37,6 +38,13 @@ HOP_BY_HOP = frozenset(
 )
 OURS = "x-qtandem-"
 PER_UID = 256
+# What the proxy needs of a call; anything else is made anew before it reaches a vendor.
+PROXIED_HEADERS = frozenset({"authorization", "content-type"})
+# Longer than a vendor's call may take in the daemon.
+PROXY_S = 90.0
+PROXY_CALLS = 64
+# A name and what is below it, so that no call of the proxy's can become another one of the daemon's.
+_PROXIED = re.compile(r"/[A-Za-z_][A-Za-z0-9_]{0,38}(/[A-Za-z0-9_.\-]{1,100}){1,6}(\?[!-~]{0,4000})?")
 
 
 class Body:
@@ -101,6 +109,45 @@ class Forwarder:
 
     def _too_large(self) -> QtandemError:
         return QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB")
+
+
+class ProxyForwarder:
+    """The handler of the relay's loopback port: nobody vouches for who calls there, the token in the call does."""
+
+    def __init__(self, upstream: Upstream, path: str, uid: int, limit: int = MAX_BODY) -> None:
+        self._upstream, self._path, self._uid, self._limit = upstream, path, uid, limit
+        self._places = asyncio.Semaphore(PROXY_CALLS)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            if not _PROXIED.fullmatch(request.raw_path) or ".." in request.raw_path.partition("?")[0]:
+                raise QtandemError("bad-request", "The path is none that the proxy passes on")
+            if (request.content_length or 0) > self._limit:
+                raise QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB")
+            if self._places.locked():
+                raise QtandemError("too-many-calls", f"{PROXY_CALLS} calls are under way here", retry_after=1.0)
+            async with self._places, asyncio.timeout(PROXY_S):
+                return await self._pass_on(request)
+        except TimeoutError:
+            return refusal({}, QtandemError("vendor-timeout", f"No answer within {PROXY_S:.0f} s"))
+        except QtandemError as error:
+            return refusal({}, error)
+
+    async def _pass_on(self, request: web.BaseRequest) -> web.StreamResponse:
+        headers = [(name, value) for name, value in request.headers.items() if name.lower() in PROXIED_HEADERS]
+        headers.append((UID_HEADER, str(self._uid)))
+        body = Body(request.content, self._limit) if request.body_exists else None
+        pieces = body.pieces() if body else None
+        try:
+            path = f"{self._path}{request.raw_path}"
+            async with self._upstream.call(request.method, path, headers, pieces) as answer:
+                content = await answer.read()
+        except QtandemError:
+            if body and body.overflowed:
+                raise QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB") from None
+            raise
+        kept = {name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers}
+        return web.Response(status=answer.status, body=content, headers=kept)
 
 
 class BoundedServer(web.Server):

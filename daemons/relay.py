@@ -25,8 +25,8 @@ from qtandem.core.config import load
 from qtandem.core.errors import QtandemError
 from qtandem.core.settings import Settings
 from qtandem.core.wire import UID_HEADER, Health
-from qtandem.daemons import certificates, enrol, logs, tls
-from qtandem.daemons.forward import BoundedServer, Forwarder
+from qtandem.daemons import certificates, enrol, logs, proxy, tls
+from qtandem.daemons.forward import BoundedServer, Forwarder, ProxyForwarder
 from qtandem.daemons.heartbeat import mirror
 from qtandem.daemons.logs import log
 from qtandem.daemons.notify import Notifier
@@ -50,6 +50,7 @@ class Options:
     mirror: bool = True
     per_uid: int = 256
     exempt: frozenset[int] = frozenset({0})
+    proxy: str = ""
 
     @classmethod
     def of(cls, settings: Settings) -> Options:
@@ -69,6 +70,7 @@ class Options:
             heartbeat_s=settings.timing.heartbeat_s,
             mirror=settings.relay.mirror,
             per_uid=settings.relay.per_uid,
+            proxy=settings.daemon.proxy,
         )
 
 
@@ -81,6 +83,7 @@ class Relay:
         self._clock = clock
         self.upstream = Upstream(options.server, options.tls_dir, options.connect_timeout_s)
         self.stop = asyncio.Event()
+        self._proxy: web.ServerRunner | None = None
 
     async def run(self) -> None:
         options = self._options
@@ -90,6 +93,8 @@ class Relay:
         await runner.setup()
         try:
             await web.SockSite(runner, listener).start()
+            if options.proxy:
+                await self._serve_proxy(options.proxy)
             self._notifier.ready(f"Relaying to {options.server}")
             log("relay").info("listening", socket=str(options.socket), server=options.server)
             async with asyncio.TaskGroup() as tasks:
@@ -102,8 +107,22 @@ class Relay:
             # The path goes first: who comes now must fail at once instead of hanging in our backlog.
             options.socket.unlink(missing_ok=True)
             await runner.cleanup()
+            if self._proxy is not None:
+                await self._proxy.cleanup()
             await self.upstream.close()
             log("relay").info("stopped")
+
+    async def _serve_proxy(self, address: str) -> None:
+        """The port that programs of jobs use; raises `bad-config` where it cannot be had."""
+        host, port = proxy.loopback(address)
+        handler = ProxyForwarder(self.upstream, proxy.PATH, proxy.NOBODY)
+        self._proxy = web.ServerRunner(web.Server(handler, access_log=None), shutdown_timeout=GRACE_S)
+        await self._proxy.setup()
+        try:
+            await web.TCPSite(self._proxy, host, port, reuse_address=True).start()
+        except OSError as error:
+            cause = error.strerror or str(error)
+            raise QtandemError("bad-config", f"Cannot listen on {address}", cause=cause) from error
 
     async def renew_certificate(self) -> bool:
         """Get the next certificate over the present one when its last third has begun; raises `QtandemError`."""

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.settings import DaemonSettings
-from qtandem.daemons import enrol, tls
+from qtandem.daemons import enrol, proxy, tls
 from qtandem.daemons.app import bound_connections, build, public, runner
 from qtandem.daemons.context import Context
 from qtandem.daemons.logs import log
@@ -42,6 +42,9 @@ class Servers:
         await self._serve(build(self._context), grace_s, listener=self._listener)
         if settings.listen:
             await self._serve_relays(settings, grace_s)
+        if settings.proxy:
+            proxy.loopback(settings.proxy)
+            await self._serve(proxy.application(self._context), grace_s, address=settings.proxy)
         if settings.metrics:
             await self._serve(public(self._context), 1.0, address=settings.metrics)
 

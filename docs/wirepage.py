@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel
 
 from qtandem.core import wire
+from qtandem.daemons.api import SMALL_BODY
 from qtandem.daemons.app import ROUTES
 
 # What a route takes and gives; a list stands below the key that is named. Routes that are not here fail the build.
@@ -63,7 +64,8 @@ HTTP over the unix socket `/run/qtandem/qtandem.sock`, on every host; `curl --un
   that is rejected is no error: it has status 200 and the verdict `reject`.
 - **Repetition.** Every call may be made again: a start of an open run gives the same lease, an end of an ended run
   ends nothing, a task with the same `key` on the same lease is the same task.
-- **Limits.** A body has at most {wire.MAX_BODY // 2**20} MiB.
+- **Limits.** A task has at most {wire.MAX_BODY // 2**20} MiB, every other call {SMALL_BODY // 1024} KiB. \
+Large tasks of one user are read one at a time.
 """
 
 

@@ -18,7 +18,7 @@ from qtandem.core.providers.frames import Channel, FrameError, confine, die_with
 METHODS = frozenset(
     {
         "observe", "acquire", "release", "find_session", "target", "task_start", "find_task", "task_status",
-        "task_result", "task_logs", "task_stop", "metadata", "discover",
+        "task_result", "task_logs", "task_stop", "metadata", "discover", "forward",
     }
 )  # fmt: skip
 ENTRY_POINTS = "qtandem.providers"

@@ -19,6 +19,7 @@ from qtandem.daemons.lifecycle import Lifecycle
 from qtandem.daemons.metrics import Metrics
 from qtandem.daemons.observer import Observer
 from qtandem.daemons.pending import Pending
+from qtandem.daemons.proxy import Proxy
 from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
 from qtandem.daemons.reported import Reported
@@ -76,6 +77,7 @@ class House:
         )
         self.tasks = self.new_tasks(tmp_path)
         self.lifecycle = Lifecycle(self.context, Refusals(records, lambda: given.timing, clock=clock))
+        self.context.proxy = Proxy(self.context, self.store.cipher)
         self.context.tasks, self.context.lifecycle = self.tasks, self.lifecycle
         self.context.reported = Reported(self.context)
 

@@ -27,7 +27,8 @@ from qtandem.core.providers.calibrations import digest
 from qtandem.core.providers.classify import Call, Meaning, failed, unreadable
 from qtandem.core.providers.combine import Signals, observation, seconds
 from qtandem.core.providers.ibm import payloads, sessions
-from qtandem.core.providers.ibm.http import TIMEOUT_S, IamAuth, adapter, broken
+from qtandem.core.providers.ibm.forwarding import Gate
+from qtandem.core.providers.ibm.http import TIMEOUT_S, IamAuth, adapter, broken, request_error
 from qtandem.core.providers.ibm.settings import BATCH, Settings
 
 T = TypeVar("T")
@@ -78,6 +79,7 @@ class ComputeProvider:
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, adapter())
         self._api = Runtime(self._session)
+        self._gate = Gate(self._auth, _base(account.endpoint), self._backend, OURS)
         self._opened: dict[str, str] = {}
         self._configuration: dict[str, Any] = {}
         self._calibration: Calibration | None = None
@@ -196,13 +198,13 @@ class ComputeProvider:
             why = f": {report.reason}" if report.reason else ""
             raise QtandemError("task-failed", f"The task is {report.state}{why}")
         call = Call(VENDOR, "give a result")
-        text: str = self._ask_text(call, lambda: self._api.program_job(task).results())
+        text = self._ask_text(call, task, "results")
         if not text:
             raise QtandemError("task-not-ready", "IBM has not stored the result yet", retry_after=1.0)
         return text
 
     def task_logs(self, task: str) -> str:
-        return self._ask_text(Call(VENDOR, "give the log of a task"), lambda: self._api.program_job(task).logs())
+        return self._ask_text(Call(VENDOR, "give the log of a task"), task, "logs")
 
     def task_stop(self, task: str) -> None:
         self._cancel(task)
@@ -213,6 +215,9 @@ class ComputeProvider:
             "session_mode": self._mode,
             "qiskit-ibm-runtime": version("qiskit-ibm-runtime"),
         }
+
+    def forward(self, *call: Any) -> dict[str, object]:
+        return self._gate.pass_on(*call)
 
     def discover(self, details: bool) -> list[dict[str, object]]:
         return [self._found(each, details) for each in self._devices() if isinstance(each.get("name"), str)]
@@ -340,8 +345,10 @@ class ComputeProvider:
             raise unreadable(call, json.dumps(answer, default=str))
         return answer
 
-    def _ask_text(self, call: Call, work: Callable[[], str]) -> str:
-        return self._try(call, work)
+    def _ask_text(self, call: Call, task: str, what: str) -> str:
+        """As IBM stored it: IBM's client takes text that names no character set for Latin-1."""
+        url = self._api.program_job(task).get_url(what)
+        return self._try(call, lambda: str(self._session.get(url).content, "utf-8", "replace"))
 
     def _try(self, call: Call, work: Callable[[], T]) -> T:
         try:
@@ -358,7 +365,7 @@ def _translated(call: Call, work: Callable[[], T]) -> T:
     try:
         return work()
     except (IBMError, requests.RequestException) as error:
-        below = _request_error(error)
+        below = request_error(error)
         if isinstance(below, requests.JSONDecodeError):
             raise unreadable(call, below.doc) from error
         if below is not None and below.response is not None:
@@ -370,15 +377,6 @@ def _translated(call: Call, work: Callable[[], T]) -> T:
         raise failed(call, status, str(error)) from error
     except ValueError as error:
         raise unreadable(call, str(error)) from error
-
-
-def _request_error(error: BaseException | None) -> requests.RequestException | None:
-    """The error of requests below the client's own, which drops status and headers of a 503."""
-    while error is not None:
-        if isinstance(error, requests.RequestException):
-            return error
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _base(endpoint: str) -> str:

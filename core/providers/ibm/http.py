@@ -133,6 +133,15 @@ def broken(what: Call, error: requests.RequestException) -> QtandemError:
     return unanswered(what, _innermost(error), timeout=isinstance(error, requests.Timeout))
 
 
+def request_error(error: BaseException | None) -> requests.RequestException | None:
+    """The error of requests below the client's own, which drops status and headers of a 503."""
+    while error is not None:
+        if isinstance(error, requests.RequestException):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
+
+
 def _innermost(error: BaseException) -> Exception:
     """What the network said, without the addresses of objects that wrappers print."""
     seen = error
