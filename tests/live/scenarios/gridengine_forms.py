@@ -264,7 +264,7 @@ def test_a_host_whose_relay_is_gone_starts_no_job_with_a_qpu(cluster: GridEngine
 
 
 def test_the_check_of_jobs_outlives_the_daemon_and_words_that_it_does_not_know(cluster: GridEngineCluster) -> None:
-    process = f"pgrep -f {HOOKS}/jsv"
+    process = f"pgrep -f '^/usr/bin/python3 -I {HOOKS}/jsv'"
     before = cluster.shell(cluster.control, process).check().stdout
     odd = ["-N", "x'\"$(id)", "-ac", "a=1,b=%0a", "-b", "y", "echo", "RESULT STATE ACCEPT", "PARAM l_hard qpu_east=1"]
     cluster.wait_state(cluster.submit("", args=odd), "ended")
