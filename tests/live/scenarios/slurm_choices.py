@@ -27,6 +27,7 @@ def test_a_choice_is_moved_to_what_opens_earlier(cluster: Cluster) -> None:
     print(f"moved {time.time() - opened:.1f} s after the opening")
     assert cluster.wait_state(job, "ended").outcome == "completed"
     assert cluster.output(job).strip() == other
+    cluster.open()
     agreed(cluster)
 
 

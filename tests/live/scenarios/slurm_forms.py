@@ -153,15 +153,16 @@ def test_a_step_inside_any_form_of_job_asks_for_nothing_again(cluster: Cluster) 
 
 NATIVES = """
 import sys
+from pathlib import Path
 from qtandem.core.config import load
-loaded = load()
+loaded = load(Path("/tmp/names.toml"))
 print([r.native for r in loaded.catalog.resources.values() if r.name == sys.argv[1]], loaded.errors)
 """
 
 
 def test_names_that_slurm_cannot_carry_are_mapped_or_refused_at_configuration_time(cluster: Cluster) -> None:
     env = {"QTANDEM_CONFIG": "/tmp/names.toml", "PATH": "/usr/bin:/bin"}
-    for name in ("with space", "colon:ed", "sl/ash", "kühl", "-dash", "7up", "x" * 200, "x" * 300, "any", ""):
+    for name in ("with space", "colon:ed", "sl/ash", "kühl", "-dash", "7up", "x" * 200, "x" * 300, "any"):
         text = f'version = 1\n[resources."{name}"]\ntype = "simulator"\n'
         cluster.exec(cluster.control, ["tee", "/tmp/names.toml"], stdin=text).check()
         done = cluster.qtandem("config", "check", env=env)
