@@ -14,7 +14,7 @@ from typing import Any
 
 from qtandem.pbs import ifl
 from qtandem.pbs.ifl import Attribute, Command, Connection, Library, Object, Op, PbsError
-from qtandem.pbs.port import JOB_ATTRIBUTES
+from qtandem.pbs.port import FLAGS, JOB_ATTRIBUTES
 from qtandem.pbs.records import Record
 
 # After these the connection is of no more use.
@@ -62,7 +62,7 @@ class Speaker:
         return _plain(list(found.values()))
 
     def do_available(self, values: dict[str, int], missing: list[str]) -> None:
-        made = [Attribute("type", "long"), Attribute("flag", "q")]
+        made = [Attribute("type", "long"), Attribute("flag", FLAGS)]
         for name in missing:
             # One that is there already is refused; whether all are there, the next call tells.
             with contextlib.suppress(PbsError):

@@ -10,7 +10,7 @@ from qtandem.core import commands
 from qtandem.core.commands import CommandError, Result
 from qtandem.core.errors import QtandemError
 from qtandem.pbs import records
-from qtandem.pbs.port import TIMEOUT_S
+from qtandem.pbs.port import FLAGS, TIMEOUT_S
 from qtandem.pbs.records import Record
 
 IDS_A_CALL = 200
@@ -96,7 +96,7 @@ class Clients:
         return await self.jobs(list(ids)) if ids else []
 
     async def available(self, values: Mapping[str, int], missing: Sequence[str]) -> None:
-        lines = [f"create resource {name} type=long,flag=q" for name in missing]
+        lines = [f"create resource {name} type=long,flag={FLAGS}" for name in missing]
         lines += [f"set server resources_available.{name} = {value}" for name, value in values.items()]
         await self._client.run("qmgr", stdin="".join(f"{line}\n" for line in lines))
 

@@ -15,6 +15,7 @@ from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.pbs import ifl, records, site
 from qtandem.pbs.install import PBS_HOOKS, TEXTS, Installer
+from qtandem.pbs.port import FLAGS
 
 INSTALL = "qtandem install pbs --apply"
 ANSWER_S = 3.0
@@ -108,7 +109,7 @@ class _Doctor:
             shown = known.get(name)
             flags, kind = (shown.get("flag", ""), shown.get("type", "")) if shown else ("", "")
             # qmgr shows a type by name or by number.
-            ok = shown is not None and "q" in flags and kind in ("long", "2", "")
+            ok = shown is not None and set(FLAGS) <= set(flags) and kind in ("long", "2", "")
             detail = f"type {kind}, flag {flags}" if shown is not None else "is not there"
             yield Check(f"resource {name}", ok, detail, "" if ok else INSTALL)
 

@@ -18,6 +18,7 @@ from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.pbs import records, site
 from qtandem.pbs.manager import client
+from qtandem.pbs.port import FLAGS
 
 SOURCE = Path(__file__).parent
 HOOKS = Path("/usr/libexec/qtandem/pbs")
@@ -93,7 +94,7 @@ class Installer:
         out: dict[Path, tuple[bytes, int]] = {}
         for name, mode in HOOK_FILES:
             text = assembled((SOURCE / "hooks" / name).read_text(), SOURCE / "hooks")
-            out[self.hooks / name] = (with_constants(text, self._constants(name), "python").encode(), mode)
+            out[self.hooks / name] = (with_constants(text, self._constants(), "python").encode(), mode)
         return out
 
     def natives(self) -> list[str]:
@@ -154,15 +155,20 @@ class Installer:
 
     def _resource(self, name: str, known: dict[str, dict[str, str]]) -> Step:
         identity, title = f"resource {name}", f"the resource {name} of PBS"
-        if name in known:
+        if name in known and (name in TEXTS or set(FLAGS) <= set(known[name].get("flag", ""))):
             return Step(Change(identity, title, ChangeState.DONE))
+        if name in known:
+            mend = f"set resource {name} flag={FLAGS}"
+            detail = f"its flags are {known[name].get('flag') or 'none'}, not {FLAGS}"
+            return Step(Change(identity, title, ChangeState.TODO, detail), lambda: self._qmgr(mend))
 
         def make() -> None:
             if name in TEXTS:
                 self._qmgr(f"create resource {name} type=string")
             else:
                 # Closed until the daemon says otherwise.
-                self._qmgr(f"create resource {name} type=long,flag=q", f"set server resources_available.{name} = 0")
+                made = f"create resource {name} type=long,flag={FLAGS}"
+                self._qmgr(made, f"set server resources_available.{name} = 0")
             self.files.note([identity])
 
         return Step(Change(identity, title, ChangeState.TODO), make)
@@ -273,7 +279,7 @@ class Installer:
     def _qmgr(self, *lines: str) -> None:
         self.client.run_sync("qmgr", stdin="".join(f"{line}\n" for line in lines))
 
-    def _constants(self, name: str) -> dict[str, str | int | float | Iterable[str]]:
+    def _constants(self) -> dict[str, str | int | float | Iterable[str]]:
         daemon, timing = self._settings.daemon, self._settings.timing
         return {
             "CLUSTER": self.section.cluster,
@@ -285,6 +291,6 @@ class Installer:
             "BEGIN_S": 25,
             "END_S": 5,
             # In the server a job waits for so long; on a node the hook does.
-            "DOWN_S": 60 if name == "server.py" else round(timing.refusal_backoff_s),
+            "DOWN_S": max(5, round(timing.refusal_backoff_s)),
             "GIVE_BACK_ON_SUSPEND": "yes" if self.gives_back() else "",
         }

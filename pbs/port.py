@@ -12,6 +12,9 @@ JOB_ATTRIBUTES = (
     "Job_Owner", "euser", "queue", "job_state", "Account_Name", "Resource_List", "exec_host", "run_version",
     "Rerunable", "interactive", "comment", "Execution_Time",
 )  # fmt: skip
+# Of a counted resource: `q` has the server count it, `m` sends it to the nodes. Without `m` the hooks there would take
+# a job for one without a QPU.
+FLAGS = "qm"
 # A server that hangs would have its clients hang for ever.
 TIMEOUT_S = 20.0
 

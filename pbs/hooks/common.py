@@ -29,6 +29,8 @@ def told(text):
 
 def natives(resources):
     """Our counted resources in a Resource_List, by name."""
+    # PBS fills the list when somebody asks for an item; until then it may have no keys.
+    resources["select"]
     found = {}
     for key in resources.keys():
         if NATIVE.match(str(key)):

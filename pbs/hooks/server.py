@@ -15,7 +15,7 @@ CLUSTER = ""
 SOCKET = "/run/qtandem/qtandem.sock"
 NAMES = "/run/qtandem/names"
 DEADLINE_MS = 40
-DOWN_S = 60
+DOWN_S = 15
 # qtandem:end
 # qtandem:include textcalls.py
 # qtandem:include common.py
@@ -241,23 +241,32 @@ def runjob(event):
     )
     try:
         answer = call("/v1/reserve", asker(owner(job), values))
+        if answer.get("verdict") == "admit":
+            return
+        pause = float(answer.get("retry_after") or 0)
+        why = answer.get("message") or "the QPU is not there"
+        if answer.get("verdict") == "wait":
+            pause = max(pause, 5.0)
     except (Refused, OSError) as error:
         say("job %s: %s" % (job.id, error))
-        back_off(job, DOWN_S)
-        raise Reject("qtandem does not answer; next try in %d s" % DOWN_S)
-    if answer.get("verdict") == "admit":
+        pause, why = DOWN_S, "qtandem does not answer; next try in %d s" % DOWN_S
+    refuse(job, pause, why)
+
+
+def refuse(job, pause, why):
+    """Put the job off for so many seconds (state W), or hold it for 0.
+
+    Not an element of an array: PBS's scheduler asks again for one that is refused, without an end and in the same
+    cycle, and loses one that is put off. It is sent to its host, where execjob_begin waits and refuses.
+    """
+    if "[" in str(job.id):
+        say("job %s goes on to its host: %s" % (job.id, why))
         return
-    pause = float(answer.get("retry_after") or 0)
-    if answer.get("verdict") == "wait" or pause > 0:
-        back_off(job, max(pause, 5.0))
+    if pause > 0:
+        job.Execution_Time = int(time.time() + max(pause, 1.0)) + 1
     else:
         job.Hold_Types = pbs.hold_types("s")
-    raise Reject(answer.get("message") or "qtandem: the QPU is not there")
-
-
-def back_off(job, pause):
-    """The job waits (state W) until then; PBS would ask again at each change in the cluster."""
-    job.Execution_Time = int(time.time() + pause) + 1
+    raise Reject(why)
 
 
 def hosts(exec_vnode):
@@ -300,6 +309,17 @@ def mentions(event):
     return "qpu" in text.lower() or "quantum" in text.lower()
 
 
+def give_up(event, handler):
+    why = "qtandem failed on this job; admins: see the log of pbs_server"
+    try:
+        if handler is runjob:
+            refuse(event.job, DOWN_S, why)
+        else:
+            raise Reject(why)
+    except Reject as refusal:
+        event.reject(told(refusal))
+
+
 def main():
     event = pbs.event()
     handlers = {"QUEUEJOB": queuejob, "MODIFYJOB": modifyjob, "RUNJOB": runjob, "JOBOBIT": jobobit}
@@ -313,9 +333,7 @@ def main():
         except Exception as error:
             say_fault(error)
             if handler is not jobobit and mentions(event):
-                if handler is runjob:
-                    back_off(event.job, DOWN_S)
-                event.reject("qtandem failed on this job; admins: see the log of pbs_server")
+                give_up(event, handler)
     event.accept()
 
 

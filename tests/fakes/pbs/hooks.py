@@ -46,7 +46,7 @@ class Site:
 
     def modify(self, changes: Mapping[str, Any], before: Mapping[str, Any], **fields: Any) -> Outcome:
         job = Job("7.pbs", self.pbs.list(changes))
-        old = Job("7.pbs", self.pbs.list(before, keyless=True), **{"Job_Owner": f"{ME}@login", **fields})
+        old = Job("7.pbs", self.pbs.list(before, lazy=True), **{"Job_Owner": f"{ME}@login", **fields})
         return self.pbs.run(self.hook("server.py"), Event("MODIFYJOB", job, requestor=ME, job_o=old))
 
     def server(self, event: str, resources: Mapping[str, Any], constants: dict[str, Any] | None = None, **fields: Any):  # type: ignore[no-untyped-def]

@@ -58,6 +58,8 @@ class Event:
             requestor_host="login", job=job, decision=None, message="", **params,
         )  # fmt: skip
         job.__dict__["_event"] = name
+        # In these two a job has what its request brought along; in all others PBS looks it up when asked.
+        job.Resource_List.lazy = name not in ("QUEUEJOB", "MODIFYJOB")
 
     def accept(self, ecode: int = 0) -> None:
         self.__dict__["decision"] = True
@@ -127,8 +129,8 @@ class FakePbs:
         self.resources = dict(resources or {})
         self.server = Server()
 
-    def list(self, values: Mapping[str, Any] | None = None, *, keyless: bool = False) -> types.Resources:
-        return types.Resources(self.resources, dict(values or {}), keyless)
+    def list(self, values: Mapping[str, Any] | None = None, *, lazy: bool = False) -> types.Resources:
+        return types.Resources(self.resources, dict(values or {}), lazy)
 
     def run(self, hook: Any, event: Event, alarm_s: float | None = None) -> Outcome:
         """Run the hook (text, or a code object) for one event. A hook that says nothing accepts."""

@@ -104,6 +104,10 @@ def directive(state, line):
             raise Failed("Resource already exists")
         state["resources"][match.group(1)] = [match.group(2), match.group(3) or ""]
         return None
+    match = re.match(r"set resource (\w+) flag=(\w+)\Z", line)
+    if match and match.group(1) in state["resources"]:
+        state["resources"][match.group(1)][1] = match.group(2)
+        return None
     match = re.match(r"delete resource (\w+)\Z", line)
     if match:
         if any(match.group(1) in job["Resource_List"] for job in state["jobs"].values()):

@@ -140,10 +140,13 @@ BUILT_IN: dict[str, type] = {
 
 
 class Resources:
-    """A Resource_List: unknown names are refused (names are case-insensitive), and types are checked."""
+    """A Resource_List: unknown names are refused (names are case-insensitive), and types are checked.
 
-    def __init__(self, known: dict[str, type], values: dict[str, Any] | None = None, keyless: bool = False) -> None:
-        self._known, self._keyless = {**BUILT_IN, **known}, keyless
+    One that is `lazy` has no keys until somebody asked for an item.
+    """
+
+    def __init__(self, known: dict[str, type], values: dict[str, Any] | None = None, lazy: bool = False) -> None:
+        self._known, self.lazy = {**BUILT_IN, **known}, lazy
         self._values = {key: self._typed(key, value) for key, value in (values or {}).items()}
         self.written: dict[str, Any] = {}
 
@@ -159,6 +162,7 @@ class Resources:
 
     def __getitem__(self, key: str) -> Any:
         found = next((known for known in self._known if known == key), None)
+        self.lazy = False
         if found is None:
             raise AttributeError(key)
         return self._values.get(found)
@@ -172,7 +176,7 @@ class Resources:
         self._values[found] = self.written[found] = None if value is None else self._typed(found, value)
 
     def keys(self) -> list[str]:
-        return [] if self._keyless else [key for key, value in self._values.items() if value is not None]
+        return [] if self.lazy else [key for key, value in self._values.items() if value is not None]
 
     def __contains__(self, key: str) -> bool:
         return key in self._known

@@ -55,7 +55,7 @@ def test_applying_is_idempotent_and_undoable(pbs_site: Site) -> None:
     installer = pbs_site.installer()
     installer.apply(installer.changes())
     with pbs_site.fake.state() as state:
-        assert state["resources"]["qpu_fez"] == ["long", "q"]
+        assert state["resources"]["qpu_fez"] == ["long", "qm"]
         assert state["resources"]["qpu"] == ["string", ""]
         assert state["available"] == {"qpu_fez": 0, "qpu_iqm": 0}, "closed until the daemon says otherwise"
         assert state["managers"] == "qtandem@ctl.example.org"
@@ -107,6 +107,18 @@ def test_a_resource_that_jobs_have_stays(pbs_site: Site) -> None:
     undone = by_id(installer.undo())
     assert undone["record:resource qpu_fez"].state is ChangeState.FAILED
     assert undone["record:resource qpu_iqm"].state is ChangeState.DONE
+
+
+def test_a_resource_that_the_nodes_would_not_see_is_mended(pbs_site: Site) -> None:
+    installer = pbs_site.installer()
+    installer.apply(installer.changes())
+    with pbs_site.fake.state() as state:
+        state["resources"]["qpu_fez"][1] = "q"
+    [change] = [one for one in installer.changes() if one.state is ChangeState.TODO]
+    assert (change.id, "not qm" in change.detail) == ("resource qpu_fez", True)
+    installer.apply([change])
+    with pbs_site.fake.state() as state:
+        assert state["resources"]["qpu_fez"] == ["long", "qm"]
 
 
 def test_a_node_needs_nothing_of_ours_from_us(pbs_site: Site) -> None:

@@ -29,7 +29,7 @@ NATIVES = {"fez": "fez", "ibm-x": "ibm_x"}
 def fake(tmp_path: Path) -> FakePbsComplex:
     made = FakePbsComplex(tmp_path / "pbs")
     with made.state() as state:
-        state["resources"] |= {"qpu_fez": ["long", "q"], "qpu_ibm_x": ["long", "q"]}
+        state["resources"] |= {"qpu_fez": ["long", "qm"], "qpu_ibm_x": ["long", "qm"]}
     return made
 
 
@@ -120,7 +120,7 @@ async def test_a_new_resource_among_known_ones_is_made(manager: PbsManager, fake
     values = [SensorValue("fez", 2, 0), SensorValue("new", 1, 0)]
     assert (await manager.publish(values)).confirmed == {"fez", "new"}
     with fake.state() as state:
-        assert state["resources"]["qpu_new"] == ["long", "q"]
+        assert state["resources"]["qpu_new"] == ["long", "qm"]
 
 
 async def test_with_scripts_nothing_is_written(fake: FakePbsComplex) -> None:

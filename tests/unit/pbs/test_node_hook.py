@@ -84,6 +84,13 @@ def test_a_start_that_fails_leaves_no_lease(site: Any, admitting: Any, answer: A
     assert kept(site) == []
 
 
+def test_a_refused_element_of_an_array_does_not_come_back_at_once(site: Any, admitting: Any) -> None:
+    admitting.answers["/v1/start"] = {"verdict": "hold", "message": "fez is closed"}
+    outcome = site.node("EXECJOB_BEGIN", FEZ, id="8[3].pbs")
+    assert (outcome.accepted, outcome.seconds >= 1.0) == (False, True)
+    assert site.node("EXECJOB_BEGIN", FEZ).seconds < 1.0
+
+
 def test_a_fault_of_the_hook_leaves_no_lease(site: Any, admitting: Any) -> None:
     admitting.answers["/v1/start"] = {"verdict": "wait", "retry_after": "soon"}
     outcome = site.node("EXECJOB_BEGIN", FEZ)

@@ -219,6 +219,15 @@ def test_a_start_without_an_answer_waits_a_minute(site: Any, daemon: Any, answer
     assert "next try in 60 s" in outcome.message
 
 
+@pytest.mark.parametrize("answer", [None, {"verdict": "hold", "retry_after": 30.0}, {"verdict": "hold"}])
+def test_an_element_of_an_array_is_never_refused_here(site: Any, daemon: Any, answer: Any) -> None:
+    """pbs_sched would ask for it again and again in one cycle, and pbs_server lose it if it were put off."""
+    daemon.answers["/v1/reserve"] = answer
+    outcome = site.server("RUNJOB", FEZ, id="8[3].pbs")
+    assert (outcome.accepted, outcome.job.written) == (True, {})
+    assert "goes on to its host" in outcome.log[-1]
+
+
 # ---- jobobit
 def test_the_end_of_a_run_is_told_with_its_version(site: Any, daemon: Any) -> None:
     daemon.answers["/v1/end"] = {"ended": 1}

@@ -24,7 +24,7 @@ class Whole:
     def __init__(self, folder: Path, site: Any) -> None:
         self.site, self.complex = site, FakePbsComplex(folder / "pbs")
         with self.complex.state() as state:
-            state["resources"]["qpu_fez"] = ["long", "q"]
+            state["resources"]["qpu_fez"] = ["long", "qm"]
         self.device_folder = folder / "device"
         self.qtandemd = Qtandemd({"fez": simulator(self.device_folder)}, reap_s=1, refusal_backoff_s=20, submit_ms=5000)
         section = f'[managers.pbs]\ncluster = "lab"\nbin_dir = {json.dumps(str(self.complex.bin))}\n'
