@@ -79,7 +79,6 @@ class Proxy:
 
     def __init__(self, context: Context, cipher: Cipher) -> None:
         self._context, self._tokens = context, Tokens(cipher)
-        self._host = socket.gethostname()
         self._under_way: Counter[str] = Counter()
 
     def variables(self, resource: Resource, lease: Lease) -> dict[str, str]:
