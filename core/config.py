@@ -27,6 +27,8 @@ from qtandem.core.resources import CLOSED, USER_KEYS, Access, Catalog, Reach, Re
 from qtandem.core.settings import DaemonSettings, ResourceSettings, Settings
 from qtandem.core.sources import Source, SourceError
 
+# Ports from here on need no right to be listened on: ip(7).
+FIRST_OPEN_PORT = 1024
 SYSTEM_PATH = Path("/etc/qtandem/qtandem.toml")
 
 
@@ -69,6 +71,7 @@ def load(path: Path | None = None) -> Configuration:
         raise QtandemError("bad-config", f"{path} cannot be used", cause="\n".join(str(problem) for problem in fatal))
     if os.geteuid() != 0 and not (path == SYSTEM_PATH and path.exists()):
         settings = _without_root(settings)
+    problems.extend(_open_port(path, settings.daemon))
     vendor = read_qrmi_config(settings.daemon.qrmi_config, problems)
     catalog = _catalog(settings, vendor, path, problems)
     return Configuration(settings, catalog, tuple(problems), path if path.exists() else None)
@@ -96,6 +99,17 @@ def _settings(path: Path, *, required: bool, problems: list[Problem]) -> Setting
     except ValidationError as error:
         problems.extend(_problem(path, detail) for detail in error.errors(include_url=False))
     return Settings()
+
+
+def _open_port(path: Path, daemon: DaemonSettings) -> list[Problem]:
+    """A warning where any user could listen in the proxy's place while it is down, and be sent leases' tokens."""
+    port = daemon.proxy.rpartition(":")[2]
+    if not port.isdigit() or int(port) < FIRST_OPEN_PORT:
+        return []
+    fix = "Use a port below 1024, and AmbientCapabilities=CAP_NET_BIND_SERVICE in the units of daemon and relay."
+    return [
+        Problem(path, "daemon.proxy", f"port {port} is free for any user while the proxy is down", fix, fatal=False)
+    ]
 
 
 def _problem(path: Path, detail: Mapping[str, Any]) -> Problem:

@@ -43,7 +43,7 @@ class DaemonSettings(_Section):
     proxy: str = Field(
         "",
         description="127.0.0.1:PORT where programs that speak a vendor's own protocol execute without its key, on "
-        "this host and by each relay that has the same line; empty: none; usual port 7448",
+        "this host and by each relay that has the same line; empty: none; usual port 748",
     )
     metrics: str = Field("127.0.0.1:9447", description="HOST:PORT of /metrics and the status page; empty: none")
     textfile: str = Field("", description="file for a node exporter's textfile collector; empty: none")

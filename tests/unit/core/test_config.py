@@ -109,6 +109,15 @@ def test_a_file_that_cannot_be_used_costs_its_resources_only(site, content, said
     assert said in str(loaded.errors[0])
 
 
+@pytest.mark.parametrize(("port", "warned"), [(7448, True), (748, False)])
+def test_a_proxy_whose_port_any_user_could_take_is_warned_of(tmp_path, port, warned):
+    path = tmp_path / "qtandem.toml"
+    path.write_text(f'[daemon]\nproxy = "127.0.0.1:{port}"\nqrmi_config = "{tmp_path}/none"\n')
+    loaded = load(path)
+    assert not loaded.errors
+    assert any("CAP_NET_BIND_SERVICE" in str(problem) for problem in loaded.problems) is warned
+
+
 def test_keys_that_others_can_read_are_warned_of(site):
     loaded = site(qrmi=[entry()], mode=0o644)
     assert not loaded.errors
