@@ -32,11 +32,12 @@ def tour(cluster: Cluster) -> None:
     say("The QPU east is being calibrated; a job that asks for it waits, for Slurm's own reason")
     cluster.close("east", reason="calibrating, back in some seconds")
     cluster.wait_sensors({"east": 0})
-    job = cluster.submit(TASK, qpu="east", name="bell")
+    job = cluster.submit(TASK.replace("--json ", ""), qpu="east", name="bell")
     print(f"$ sbatch --qpu=east bell.sh\nSubmitted batch job {job}")
     cluster.until(lambda: cluster.job(job), lambda view: view.reason == cluster.waits_for_qpu, 15, "the job waits")
     show(cluster, "squeue")
     show(cluster, f"qtandem explain {job}")
+    time.sleep(cluster.quiet_s)
 
     say("The calibration ends")
     opened = cluster.set("east", availability="online", reason="")
