@@ -195,7 +195,7 @@ def loopback(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if host not in ("127.0.0.1", "localhost") or not port.isdigit() or not 0 < int(port) < 65536:
         raise QtandemError(
-            "bad-config", f"The proxy's address {address!r} is no port of 127.0.0.1", remedy="Write 127.0.0.1:7448."
+            "bad-config", f"The proxy's address {address!r} is no port of 127.0.0.1", remedy="Write 127.0.0.1:748."
         )
     return "127.0.0.1", int(port)
 
