@@ -64,7 +64,6 @@ def _read_into(
 def own_lines(conf: SlurmConf | None, hooks: Path) -> list[str]:
     """The lines of our own file beside slurm.conf: all that the site's lines do not rule out."""
     ours = {
-        "PrologSlurmctld": f"{hooks}/prolog_slurmctld",
         "EpilogSlurmctld": f"{hooks}/epilog_slurmctld",
         "Prolog": f"{hooks}/prolog",
         "Epilog": f"{hooks}/epilog",
@@ -72,6 +71,8 @@ def own_lines(conf: SlurmConf | None, hooks: Path) -> list[str]:
     lines = [f"{key}={path}" for key, path in ours.items() if conf is None or path not in conf.values(key)]
     if conf is None or not conf.values("GresTypes"):
         lines.insert(0, "GresTypes=qpu")
+    if conf is None or not conf.values("PrologSlurmctld"):
+        lines.insert(0, f"PrologSlurmctld={hooks}/prolog_slurmctld")
     if conf is None or not conf.values("JobSubmitPlugins"):
         lines.insert(0, "JobSubmitPlugins=lua")
     if conf is None or not conf.values("PrologFlags"):
@@ -93,10 +94,25 @@ def site_lines(conf: SlurmConf, hooks: Path) -> list[tuple[str, str]]:
     flags = conf.last("PrologFlags")
     if flags and not {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"} & set(_words(flags)):
         todo.append(("PrologFlags", f"PrologFlags={flags},Alloc"))
+    prologs = conf.values("PrologSlurmctld")
+    if prologs and not waits_for(prologs, f"{hooks}/prolog_slurmctld"):
+        todo.append(("PrologSlurmctld", chained(prologs, hooks)))
     task = conf.last("TaskProlog")
     if task and not calls(Path(task), f"{hooks}/task_prolog"):
         todo.append(("TaskProlog", f"In {task}, add the line: {hooks}/task_prolog || exit 1"))
     return todo
+
+
+def waits_for(prologs: Sequence[str], hook: str) -> bool:
+    """Whether a job starts only after the hook: slurmctld starts it when the first of several scripts has ended."""
+    return len(prologs) == 1 and calls(Path(prologs[0]), hook)
+
+
+def chained(prologs: Sequence[str], hooks: Path) -> str:
+    """What to do so that a job waits for our PrologSlurmctld as well as for the site's."""
+    more = f", which also calls {', '.join(prologs[1:])}," if len(prologs) > 1 else ""
+    line = f"In {prologs[0]}{more} add the line: {hooks}/prolog_slurmctld || exit 1"
+    return f"{line}\nSlurm starts a job as soon as the first of several PrologSlurmctld has ended, so keep one line."
 
 
 def _words(text: str) -> list[str]:

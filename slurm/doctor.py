@@ -111,13 +111,16 @@ class _Doctor:
         include = f"Add to {self._installer.conf_path}: include {self._installer.own_conf}"
         for key, word in (
             ("JobSubmitPlugins", "lua"),
-            ("PrologSlurmctld", f"{hooks}/prolog_slurmctld"),
             ("EpilogSlurmctld", f"{hooks}/epilog_slurmctld"),
             ("Prolog", f"{hooks}/prolog"),
             ("Epilog", f"{hooks}/epilog"),
         ):
             ok = word in _parts(shown.get(key, ""))
             yield Check(key, ok, f"{key}={shown.get(key, '')}", "" if ok else include)
+        prologs = [path for path in _parts(shown.get("PrologSlurmctld", "")) if path]
+        ok = conf.waits_for(prologs, f"{hooks}/prolog_slurmctld")
+        fix = "" if ok else conf.chained(prologs, hooks) if prologs else include
+        yield Check("PrologSlurmctld", ok, f"PrologSlurmctld={','.join(prologs)}", fix)
         task = shown.get("TaskProlog", "")
         ok = bool(task) and conf.calls(Path(task), f"{hooks}/task_prolog")
         yield Check(

@@ -105,6 +105,7 @@ def test_a_sites_own_files_are_kept_and_shown_what_to_add(site: Site) -> None:
     task.write_text("#!/bin/sh\n")
     site.conf.write_text(
         f"SlurmctldHost=ctl\nJobSubmitPlugins=throttle\nGresTypes=gpu\nTaskProlog={task}\nPrologFlags=Serial\nProlog=/site/prolog\n"
+        f"PrologSlurmctld={site.etc}/ctld.sh\n"
     )
     installer = site.installer()
     changes = by_id(installer.apply(installer.changes()))
@@ -112,12 +113,17 @@ def test_a_sites_own_files_are_kept_and_shown_what_to_add(site: Site) -> None:
     assert "qtandem.submit(" in changes[f"line:{site.etc}/job_submit.lua"].detail
     assert changes["line:JobSubmitPlugins"].detail == "JobSubmitPlugins=throttle,lua"
     assert changes["line:PrologFlags"].detail == "PrologFlags=Serial,Alloc"
+    assert (
+        f"{site.etc}/ctld.sh add the line: {site.hooks}/prolog_slurmctld ||" in changes["line:PrologSlurmctld"].detail
+    )
     assert changes["line:GresTypes"].detail.startswith("GresTypes=gpu,qpu ")
     assert f"{site.hooks}/task_prolog" in changes["line:TaskProlog"].detail
     assert "include" in changes[f"line:{site.etc}/plugstack.conf"].detail
     own = (site.etc / "qtandem.conf").read_text()
     assert f"Prolog={site.hooks}/prolog\n" in own
-    assert not any(key in own for key in ("JobSubmitPlugins", "GresTypes", "TaskProlog", "PrologFlags"))
+    assert not any(
+        key in own for key in ("JobSubmitPlugins", "GresTypes", "PrologSlurmctld", "TaskProlog", "PrologFlags")
+    )
 
 
 def test_a_file_that_was_changed_since_survives_the_uninstallation(site: Site) -> None:
@@ -188,9 +194,10 @@ def test_the_doctor_names_what_is_wrong_and_the_fix(site: Site, monkeypatch: pyt
     with site.fake.state() as state:
         state["config"] = {
             "ClusterName": "lab", "JobSubmitPlugins": "lua", "PrologFlags": "Alloc,Contain",
+            "PrologSlurmctld": f"{site.hooks}/prolog_slurmctld",
             "AccountingStorageType": "accounting_storage/slurmdbd", "TaskProlog": f"{site.hooks}/task_prolog",
             **{key: f"/site/x,{site.hooks}/{name}" for key, name in (
-                ("PrologSlurmctld", "prolog_slurmctld"), ("EpilogSlurmctld", "epilog_slurmctld"),
+                ("EpilogSlurmctld", "epilog_slurmctld"),
                 ("Prolog", "prolog"), ("Epilog", "epilog"))},
         }  # fmt: skip
     checks = {check.name: check for check in doctor.check(site.settings, CATALOG)}
@@ -235,3 +242,14 @@ def test_slurm_conf_is_read_with_its_includes(tmp_path: Path) -> None:
     assert found is not None
     assert (found.values("Prolog"), found.last("JobSubmitPlugins")) == (["/a", "/b"], "lua")
     assert conf.read(tmp_path / "none.conf") is None
+
+
+def test_a_job_waits_for_our_prolog_only_if_one_script_runs_it(tmp_path: Path) -> None:
+    """slurmctld 24.11 starts a job when the first of several PrologSlurmctld has ended."""
+    hook, script = "/hooks/prolog_slurmctld", tmp_path / "site.sh"
+    script.write_text("#!/bin/sh\n/site/check\n")
+    assert conf.waits_for([hook], hook)
+    assert not conf.waits_for([str(script)], hook)
+    assert not conf.waits_for([str(script), hook], hook)
+    script.write_text(f"#!/bin/sh\n/site/check\n{hook} || exit 1\n")
+    assert conf.waits_for([str(script)], hook)
