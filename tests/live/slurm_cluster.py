@@ -183,7 +183,7 @@ def _view(line: str) -> JobView:
         return match[1] if match else ""
 
     word = field("JobState")
-    comment = re.search(r" Comment=(.*?) \w+=", line)
+    comment = re.search(r" Comment=(.*?)(?: \w+=|\s*$)", line)
     return JobView(
         id=field("JobId"),
         state=_STATES.get(word, "ended"),

@@ -138,3 +138,10 @@ def test_the_backup_controller_runs_the_hooks(site: Cluster, cluster: Cluster) -
     assert (cluster.output(job), cluster.output(before)) == ("east\n", "south\n")
     cluster.wait_no_leases(40)
     cluster.start("controller", cluster.control)
+    cluster.until(
+        lambda: cluster.shell("c2", "scontrol ping").stdout, lambda text: text.count("UP") == 2, 40, "both up"
+    )
+    asked = ["timeout", "5", "squeue"]
+    cluster.until(
+        lambda: cluster.exec(cluster.control, asked).status, lambda status: status == 0, 60, "control is back"
+    )
