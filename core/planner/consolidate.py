@@ -19,7 +19,6 @@ MOVES = 1_500_000
 EXTRAS = (0.015, 0.03, 0.05, 0.1, 0.2, 0.4)
 PROVABLE_ITEMS = 420
 LARGE = 150
-FRAGMENTED = 60
 
 
 @dataclass
@@ -59,16 +58,19 @@ class Consolidation:
         self.master.relax()
         n, lower = self.master.cheapest(0.3 * self.deadline.left(), gap=0.0)
         self._raise(lower)
-        if n is not None and len(self.classes.size) > FRAGMENTED:
-            n = self._probe(n)
         self.infeasible = self.master.infeasible
         if self.proven:
             return
         large = len(self.problem.capacity) > LARGE
-        if n is None or large or not self._tight(lower, n):
-            self._first()
-            if n is not None and self.cost is not None:
-                self._narrow(n)
+        if n is not None and not large and self._tight(lower, n):
+            return
+        if n is not None:
+            n = self._probe(n)
+            if self.infeasible or (not large and n is not None and self.bound > lower and self._tight(self.bound, n)):
+                return
+        self._first()
+        if n is not None and self.cost is not None:
+            self._narrow(n)
 
     def resume(self, deadline: Deadline, cost: int, bound: int) -> None:
         """Go on with more time, and with the cost and the bound that others have found meanwhile."""
@@ -80,7 +82,7 @@ class Consolidation:
             self._narrow(n)
 
     def _probe(self, n: Ints) -> Ints | None:
-        """Cut off what cannot hold all items even in fractions, where classes are many and small."""
+        """Cut off what cannot hold all items even in fractions."""
         limit, found = self.deadline.part(0.2 * self.deadline.left()), n
         while not limit.expired() and self.master.probe(found, limit.left()):
             again, lower = self.master.cheapest(limit.left())
@@ -88,7 +90,8 @@ class Consolidation:
             if again is None:
                 break
             found = again
-        return None if self.master.infeasible else found
+        self.infeasible = self.master.infeasible
+        return None if self.infeasible else found
 
     def _narrow(self, n: Ints) -> None:
         """Close the gap from both sides until it is closed or time is up."""

@@ -84,11 +84,15 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
         )
     if not search.complete:
         search.cost_bound = 0
-        if not whole:
-            _partial(search, allowed, seed, workers)
-        return
+        if whole:
+            return
+        _partial(search, allowed, seed, workers)
+        if not search.complete:
+            return
+        search.raise_bound(node_bound + base)
     if search.proven:
         return
+    rolling.empty_nodes(search, pinned)
     fillings = _worthwhile(search, pinned, priced) if coarse else None
     if fillings is not None:
         share = 0.6 if priced else 0.3 if fillings.templates else 0.85
@@ -98,7 +102,7 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
         joint.improve(search, pinned, node_bound, seed, search.deadline.left(), base=base)
     elif fillings is not None and fillings.templates and not search.proven:
         fillings.count_up(base, bounding=pairing is None, backend=search.backend, workers=workers, seed=seed)
-    elif not search.proven:
+    elif not search.proven and len(search.assign) * len(p.capacity) > MEDIUM:
         run.resume(search.deadline, (search.cost or 0) - base, search.cost_bound - base)
         search.mark("consolidation")
 

@@ -47,8 +47,13 @@ def settle(search: Search, allowed: NDArray[np.bool_]) -> None:
     """The quick part: arrivals placed, nodes emptied."""
     _arrive(search)
     search.mark("arrivals")
-    _Emptying(search, allowed).run()
+    empty_nodes(search, allowed)
     search.mark("emptying")
+
+
+def empty_nodes(search: Search, allowed: NDArray[np.bool_]) -> None:
+    """Close nodes of the incumbent while that pays."""
+    _Emptying(search, allowed).run()
 
 
 def _arrive(search: Search) -> None:
