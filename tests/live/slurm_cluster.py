@@ -130,6 +130,11 @@ class SlurmCluster(Cluster):
         self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
 
     def heal(self) -> None:
+        self.revive()
+        self.open()
+        self.wait_sensors(QPUS, 30)
+
+    def revive(self) -> None:
         for host in (self.control, *self.workers):
             try:
                 self.exec(host, ["true"], timeout=10)
@@ -142,10 +147,8 @@ class SlurmCluster(Cluster):
             for daemon in ("munged", "slurmd", "relay"):
                 self.start(daemon, host)
             self.shell(self.control, f"scontrol update nodename={host} state=resume 2>/dev/null")
-        self.open()
         self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
         self._wait_ready(60)
-        self.wait_sensors(QPUS, 30)
 
     # ---- evidence
     def records(self, job: str) -> str:

@@ -80,7 +80,7 @@ class Chaos:
         self.cluster.lose_node(host)
         time.sleep(self.chance.uniform(1, 25))
         self.cluster.return_node(host)
-        self.cluster.heal()
+        self.cluster.revive()
 
     def cancel(self) -> None:
         self._one("running", self.cluster.cancel)
@@ -126,7 +126,8 @@ def test_chaos(cluster: Cluster) -> None:
             print(f"{told - began:5.0f} s: {len(jobs)} jobs, {chaos.done}", flush=True)
     over.set()
     load.join(30)
-    cluster.heal()
+    cluster.revive()
+    cluster.open()
     watch = Watch(cluster)
     watch.start()
     end = time.monotonic() + 600
