@@ -25,6 +25,7 @@ from qtandem.daemons.commands import (
     explain,
     install,
     leases,
+    plan,
     relay,
     resources,
     task,
@@ -54,6 +55,7 @@ app.add_typer(config.app, name="config")
 app.command("install")(install.install)
 app.command("uninstall")(install.uninstall)
 app.command("doctor")(install.doctor)
+app.add_typer(plan.app, name="plan")
 app.add_typer(relay.app, name="relay")
 app.add_typer(daemon.app, name="daemon")
 app.command("demo")(demo.demo)
