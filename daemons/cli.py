@@ -55,9 +55,9 @@ app.add_typer(config.app, name="config")
 app.command("install")(install.install)
 app.command("uninstall")(install.uninstall)
 app.command("doctor")(install.doctor)
-app.add_typer(plan.app, name="plan")
 app.add_typer(relay.app, name="relay")
 app.add_typer(daemon.app, name="daemon")
+app.add_typer(plan.app, name="plan")
 app.command("demo")(demo.demo)
 
 

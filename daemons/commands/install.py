@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,10 +58,12 @@ def doctor(manager: ManagerName, config: ConfigPath = "", json: Json = False) ->
 
 
 def _site(config: str) -> tuple[Any, Any]:
-    """Settings and catalog."""
+    """Settings and catalog; a resource that a fault costs would be missed without a word, so faults are told."""
     from qtandem.core.config import load
 
     loaded = load(Path(config) if config else None)
+    for problem in loaded.problems:
+        print(problem, file=sys.stderr)
     return loaded.settings, loaded.catalog
 
 

@@ -15,7 +15,7 @@ ConfigPath = Annotated[
 
 VERBS = (
     *("resources", "explain", "task", "env", "usage", "leases", "claim", "credentials"),
-    *("config", "install", "uninstall", "doctor", "relay", "daemon", "demo"),
+    *("config", "install", "uninstall", "doctor", "relay", "daemon", "plan", "demo"),
 )
 
 

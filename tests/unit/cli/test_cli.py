@@ -39,7 +39,7 @@ def test_help_lists_all_verbs(qtandem):
     assert [verb for verb in VERBS if verb not in ran.out] == []
 
 
-@pytest.mark.parametrize("group", ["task", "claim", "config", "relay", "daemon"])
+@pytest.mark.parametrize("group", ["task", "claim", "credentials", "config", "relay", "daemon", "plan"])
 def test_each_group_has_help(qtandem, group):
     assert qtandem(group, "--help").status == 0
 
@@ -55,7 +55,7 @@ def test_every_reading_verb_takes_json():
             yield from leaves(sub, (*path, name))
 
     without = {" ".join(path) for path, options in leaves(get_command(app)) if "--json" not in options}
-    assert without == {"config example", "daemon run", "daemon reload"}
+    assert without == {"config example", "daemon run", "daemon reload", "plan generate", "plan reproduce"}
 
 
 def test_version(qtandem):
