@@ -26,10 +26,24 @@ def required(manager: str) -> bool:
     return manager in os.environ.get("QTANDEM_REQUIRE_LIVE", "").split(",")
 
 
+def chosen(manager: str) -> bool:
+    """Whether the manager's suite runs: QTANDEM_LIVE is `all` or a list (default: slurm); required ones always do."""
+    wanted = os.environ.get("QTANDEM_LIVE", "slurm").split(",")
+    return manager in wanted or "all" in wanted or required(manager)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "manager" in metafunc.fixturenames:
         only = getattr(metafunc.module, "MANAGERS", tuple(CLUSTERS))
-        metafunc.parametrize("manager", only, scope="session")
+        reason = "run it by make live, or with QTANDEM_LIVE={}"
+        metafunc.parametrize(
+            "manager",
+            [
+                name if chosen(name) else pytest.param(name, marks=pytest.mark.skip(reason=reason.format(name)))
+                for name in only
+            ],
+            scope="session",
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
