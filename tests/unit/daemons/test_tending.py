@@ -18,7 +18,7 @@ A, B, C = Grant("fez"), Grant("torino"), Grant("garnet")
 @pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     mine = Resource("garnet", "simulator", "garnet", slots=2, poll_s=0.05, access=Access(frozenset({"u7"})))
-    async with House(tmp_path, {"fez": 1, "torino": 1, "garnet": mine}) as built:
+    async with House(tmp_path, {"fez": 1, "torino": 1, "garnet": mine}, fact_ttl_periods=400) as built:
         yield built
 
 
@@ -139,6 +139,8 @@ async def test_a_slot_that_comes_free_ends_no_back_off(house: House) -> None:
     await house.leases.begin(run, [A])
     assert tending._opened() == (frozenset(), frozenset())
     await house.leases.end(run.id.job, 0, "over")
+    while house.leases.leased("fez"):
+        await house.leases.wait_change(5.0)
     assert tending._opened() == (frozenset(), frozenset({"fez"}))
     await shut(house, "fez")
     tending._opened()
