@@ -56,11 +56,11 @@ def default_path() -> Path:
     return SYSTEM_PATH
 
 
-def load(path: Path | None = None) -> Configuration:
+def load(path: Path | None = None, *, secrets: bool = True) -> Configuration:
     """Read the configuration at `path` (default: `default_path()`; no file there means all defaults).
 
     Raises `bad-config` if `qtandem.toml` cannot be read or does not have its form; its `cause` lists each
-    problem on a line.
+    problem on a line. `secrets` False leaves the files of `secrets` alone, for hosts that have none of them.
     """
     given = path is not None
     path = path or default_path()
@@ -73,7 +73,7 @@ def load(path: Path | None = None) -> Configuration:
         settings = _without_root(settings)
     problems.extend(_open_port(path, settings.daemon))
     vendor = read_qrmi_config(settings.daemon.qrmi_config, problems)
-    catalog = _catalog(settings, vendor, path, problems)
+    catalog = _catalog(settings, vendor, path, problems, secrets)
     return Configuration(settings, catalog, tuple(problems), path if path.exists() else None)
 
 
@@ -162,6 +162,7 @@ class _Builder:
     settings: Settings
     path: Path
     problems: list[Problem]
+    secrets: bool
     resources: dict[str, Resource] = field(default_factory=dict)
     templates: dict[str, Resource] = field(default_factory=dict)
     natives: dict[str, str] = field(default_factory=dict)
@@ -186,8 +187,8 @@ class _Builder:
             self.natives[resource.native] = resource.name
 
 
-def _catalog(settings: Settings, vendor: QrmiFile, path: Path, problems: list[Problem]) -> Catalog:
-    build = _Builder(settings, path, problems)
+def _catalog(settings: Settings, vendor: QrmiFile, path: Path, problems: list[Problem], secrets: bool) -> Catalog:
+    build = _Builder(settings, path, problems, secrets)
     for name, entry in vendor.resources.items():
         extra = settings.resources.get(name, ResourceSettings())
         if extra.type and extra.type != entry.type:
@@ -273,7 +274,7 @@ def _secrets(build: _Builder, section: str, named: Mapping[str, Source]) -> dict
     """What files and the service manager hold. Commands are run by the daemon alone."""
     out: dict[str, str] = {}
     for key, source in named.items():
-        if source.command:
+        if source.command or not build.secrets:
             continue
         try:
             out[key] = sources.read(source)

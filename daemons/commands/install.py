@@ -61,7 +61,7 @@ def _site(config: str) -> tuple[Any, Any]:
     """Settings and catalog; a resource that a fault costs would be missed without a word, so faults are told."""
     from qtandem.core.config import load
 
-    loaded = load(Path(config) if config else None)
+    loaded = load(Path(config) if config else None, secrets=False)
     for problem in loaded.problems:
         print(problem, file=sys.stderr)
     return loaded.settings, loaded.catalog

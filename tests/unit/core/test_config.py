@@ -197,6 +197,9 @@ def test_secrets_come_from_files_that_only_their_owner_reads(site, tmp_path):
     assert "s3cret" not in repr(loaded)
     secret.unlink()
     assert "resources.x.secrets.TOKEN" in str(site(toml).errors[0])
+    elsewhere = load(tmp_path / "qtandem.toml", secrets=False)
+    assert not elsewhere.errors
+    assert "x" in elsewhere.catalog.resources
 
 
 @pytest.mark.parametrize(
