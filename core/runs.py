@@ -13,8 +13,6 @@ _JOB = re.compile(
     r"(?P<manager>[a-z]{1,16}):(?P<cluster>[A-Za-z0-9][A-Za-z0-9_\-]{0,62})"
     r":(?P<job>[A-Za-z0-9\-]{1,64})(?:_(?P<index>\d{1,9}))?(?:\.(?P<attempt>\d{1,9}))?"
 )
-_JOB_FORM = "Write MANAGER:CLUSTER:JOBID[_INDEX]."
-_RUN_FORM = "Write MANAGER:CLUSTER:JOBID[_INDEX].N."
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,6 +78,7 @@ class Run:
 
 
 def valid_cluster(name: str) -> bool:
+    """Whether a cluster's name can stand in a job id."""
     return _PART.fullmatch(name) is not None
 
 

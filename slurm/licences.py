@@ -14,7 +14,6 @@ from qtandem.core.managers import Grant, SensorValue
 
 SHARED = "slurmdb"
 _ENTRY = re.compile(r"(?P<name>[^@:=(]+)@(?P<server>[^@:=(]+)(?:[:=](?P<count>\d+))?(?:\(.*\))?")
-_COUNTS = ("Total", "Used", "Reserved", "LastConsumed", "LastDeficit")
 _FIELD = re.compile(r"(\w+)=(\S*)")
 
 
@@ -112,6 +111,7 @@ def set_consumed(names: Sequence[str], value: int, server: str) -> list[str]:
 
 
 def resize(names: Sequence[str], count: int, value: int, server: str) -> list[str]:
+    """Arguments of sacctmgr that set seats and value together."""
     return _modify(names, server, f"count={count}", f"lastconsumed={value}")
 
 
@@ -124,6 +124,7 @@ def add(names: Sequence[str], count: int, value: int, server: str, cluster: str)
 
 
 def remove(names: Sequence[str], server: str) -> list[str]:
+    """Arguments of sacctmgr."""
     return ["-iQ", "delete", "resource", "where", f"name={','.join(names)}", f"server={server}"]
 
 

@@ -223,9 +223,6 @@ class LeaseService:
     def open_runs(self) -> list[Run]:
         return [run for owner in self._book.owners() if (run := _active_run(owner)) is not None]
 
-    def runs_of(self, uid: int) -> list[Run]:
-        return [run for run in self.open_runs() if run.uid == uid]
-
     def claims(self, uid: int | None = None) -> list[Claim]:
         """Claims that have all their leases; of one user, or of all."""
         return [
