@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Availability(StrEnum):
+    """How the vendor says that a resource is; `unknown` where it does not say, or not lately."""
+
     ONLINE = "online"
     PAUSED = "paused"
     OFFLINE = "offline"

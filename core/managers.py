@@ -14,6 +14,8 @@ from qtandem.core.runs import JobId
 
 
 class JobState(StrEnum):
+    """How a job is, in words that all managers share."""
+
     PENDING = "pending"
     RUNNING = "running"
     SUSPENDED = "suspended"

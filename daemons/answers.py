@@ -15,6 +15,7 @@ from qtandem.daemons.context import Context
 
 
 def own_version() -> str:
+    """The installed version; '0' in a checkout that is not installed."""
     try:
         return version("qtandem")
     except PackageNotFoundError:

@@ -70,10 +70,12 @@ def rows(key: str, answers: Iterable[Answer]) -> bytes:
 
 
 def raw_json(body: bytes) -> web.Response:
+    """An answer that is JSON already."""
     return web.Response(body=body, content_type=JSON)
 
 
 def failure(request: web.Request, error: QtandemError) -> web.Response:
+    """The answer for an error, with its status and `Retry-After`."""
     response = reply(request, error.to_wire(), error.kind.http)
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(max(1, round(error.retry_after)))
@@ -81,6 +83,7 @@ def failure(request: web.Request, error: QtandemError) -> web.Response:
 
 
 def wants_text(request: web.Request) -> bool:
+    """Whether the caller takes `text/plain`: by Accept, else by the form of its call."""
     accept = request.headers.get("Accept", "*/*")
     if JSON in accept:
         return False

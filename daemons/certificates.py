@@ -40,16 +40,19 @@ class Issuer:
 
 
 def new_key() -> Key:
+    """A private key for a new certificate."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: Key) -> bytes:
+    """The key as PEM, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def certificate_pem(certificate: x509.Certificate) -> bytes:
+    """The certificate as PEM."""
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
@@ -73,6 +76,7 @@ def node_name(text: str) -> str:
 
 
 def make_authority(now: float) -> Issuer:
+    """A new authority, signed by itself."""
     key = new_key()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "qtandem relay authority")])
     builder = _builder(name, name, key.public_key(), now, CA_DAYS)
@@ -91,11 +95,13 @@ def issue_server(issuer: Issuer, key: Key, hosts: Iterable[str], now: float) -> 
 
 
 def issue_node(issuer: Issuer, public: PublicKey, node: str, now: float) -> x509.Certificate:
+    """The client certificate of a node, for a key that it holds itself."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(f"{_ROLE}{node_name(node)}")]
     return _leaf(issuer, public, node, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, NODE_DAYS)
 
 
 def make_csr(key: Key, node: str) -> bytes:
+    """A signing request as PEM."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
     request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(key, hashes.SHA256())
     return request.public_bytes(serialization.Encoding.PEM)
@@ -132,14 +138,17 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 
 def same_fingerprint(one: str, other: str) -> bool:
+    """Whether two are the same SHA-256, however they are written."""
     return _plain(one) == _plain(other) and len(_plain(one)) == 64
 
 
 def serial(certificate: x509.Certificate) -> str:
+    """The serial number in hexadecimal, as the register has it."""
     return f"{certificate.serial_number:x}"
 
 
 def expires_at(certificate: x509.Certificate) -> float:
+    """End of life in Unix time."""
     return certificate.not_valid_after_utc.timestamp()
 
 

@@ -86,6 +86,7 @@ def _everywhere(
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The command `qtandem`; ends the process."""
     signal.signal(signal.SIGINT, _interrupted)
     sys.exit(run(sys.argv[1:] if argv is None else argv))
 
@@ -109,6 +110,7 @@ def run(argv: Sequence[str]) -> int:
 
 
 def print_error(error: QtandemError) -> None:
+    """Say an error on stderr, the remedy below it."""
     first, *others = error.lines()
     print("\n".join([f"qtandem: {first}", *(f"  {line}" for line in others if line)]), file=sys.stderr)
 

@@ -320,6 +320,7 @@ class LiveTiming:
 
 
 def specs(catalog: Catalog) -> dict[str, ProviderSpec]:
+    """What workers need of each resource that has a provider, by name."""
     return {name: each.spec() for name, each in _all(catalog).items() if each.has_provider}
 
 
@@ -329,6 +330,7 @@ def _all(catalog: Catalog) -> dict[str, Resource]:
 
 
 def authority_of(settings: Settings) -> Authority:
+    """Who may say what at this site."""
     services = {
         name: authority.service(manager.service_users, manager.control_hosts)
         for name, manager in settings.managers.items()
@@ -357,6 +359,7 @@ def master_key(settings: DaemonSettings) -> Path:
 
 
 def database_url(settings: Settings) -> str:
+    """SQLAlchemy URL of the store."""
     return settings.daemon.database or f"sqlite:///{settings.daemon.state_dir / 'qtandem.db'}"
 
 

@@ -76,6 +76,8 @@ class Initialised:
 
 @dataclass(frozen=True, slots=True)
 class Enrolled:
+    """A node that has its certificate; `expires_at` is a Unix time."""
+
     node: str
     expires_at: float
 

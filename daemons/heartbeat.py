@@ -28,12 +28,16 @@ NAMES_EVERY = 12
 
 @dataclass(frozen=True, slots=True)
 class Beat:
+    """What the heartbeat file says: when the daemon wrote it (Unix time), and whether its publishers work."""
+
     at: float
     healthy: bool
 
 
 @dataclass(frozen=True, slots=True)
 class NameRow:
+    """One line of the table of names."""
+
     name: str
     native: str
     slots: int

@@ -21,6 +21,7 @@ GROUP = "qtandem.managers"
 
 
 def names() -> list[str]:
+    """All managers that can be built, in order."""
     return sorted({*MANAGERS, *(entry.name for entry in entry_points(group=GROUP))})
 
 

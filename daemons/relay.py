@@ -41,6 +41,8 @@ MIRROR_CALL_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
+    """What a relay does; times in seconds. `exempt` are uids without a bound on connections."""
+
     server: str
     socket: Path
     runtime_dir: Path

@@ -15,6 +15,7 @@ _UNSET = {"", "none"}
 
 
 def name(native: str) -> str:
+    """The complex of a QPU, by its native name."""
     return PREFIX + native
 
 

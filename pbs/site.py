@@ -53,6 +53,7 @@ def listed(text: str, kind: str) -> dict[str, dict[str, str]]:
 
 
 def words(text: str) -> set[str]:
+    """The items of a quoted comma list."""
     return {part.strip() for part in text.strip('"').split(",") if part.strip()}
 
 

@@ -57,6 +57,7 @@ async def found_resource(dialogue: Dialogue, name: str) -> dict[str, Any]:
 
 
 def as_object(answer: object) -> dict[str, Any]:
+    """The answer, if it is an object; raises `internal` else."""
     if not isinstance(answer, dict):
         raise QtandemError("internal", "qtandemd answered with something else than an object")
     return answer
@@ -71,4 +72,5 @@ def as_rows(answer: object, key: str) -> list[dict[str, Any]]:
 
 
 def as_text(answer: object) -> str:
+    """The text of an answer, bare or under `text`."""
     return answer if isinstance(answer, str) else str(as_object(answer)["text"])

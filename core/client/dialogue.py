@@ -130,6 +130,7 @@ class Received:
 
 
 def address(path: Path) -> str:
+    """The path as a socket takes it; raises OSError for one that is too long."""
     text = os.fspath(path)
     if len(os.fsencode(text)) > 107:
         raise OSError("the path is longer than the 107 bytes that a unix socket may have")

@@ -60,6 +60,8 @@ _TYPE_TEXT = {
 
 
 class TaskStatus(_Enum):
+    """A task's state under QRMI's names."""
+
     Queued = 0
     Running = 1
     Completed = 2
@@ -87,6 +89,8 @@ _TASK_STATES = {
 
 
 class ResourceStatusCode(_Enum):
+    """A resource's state under QRMI's names."""
+
     Online = 0
     Offline = 1
     Paused = 2
@@ -94,6 +98,8 @@ class ResourceStatusCode(_Enum):
 
 @dataclass(frozen=True, slots=True)
 class ResourceCapacity:
+    """Slots that are free now, and all."""
+
     available_slots: int
     max_slots: int
 

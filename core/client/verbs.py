@@ -30,10 +30,12 @@ PATIENCE_S = 120.0
 
 
 def patience_s() -> float:
+    """Seconds that a program bears with a daemon that does not answer: only in a job, or on a claim."""
     return PATIENCE_S if RUN in os.environ or CLAIM in os.environ else 0.0
 
 
 def ended(task: str, status: TaskStatus, reason: str) -> str:
+    """The sentence on a task that did not complete."""
     return f"Task {task} {status.name.lower()}" + (f": {reason}" if reason else "")
 
 

@@ -113,4 +113,5 @@ class Book:
 
 
 def claim_of(head: ClaimHead, leases: Iterable[Lease]) -> Claim:
+    """A claim with its leases."""
     return Claim(head.id, head.uid, head.user, head.name, head.created_at, head.expires_at, head.account, tuple(leases))

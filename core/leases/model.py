@@ -97,10 +97,12 @@ class Claim(ClaimHead):
 
 
 def owner_of(record: Run | ClaimHead) -> str:
+    """The lease owner that a run or claim is: `run ID` or `claim ID`."""
     return run_owner(record.id) if isinstance(record, Run) else f"claim {record.id}"
 
 
 def run_owner(run: RunId) -> str:
+    """The lease owner that a run is."""
     return f"run {run}"
 
 

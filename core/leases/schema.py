@@ -174,6 +174,7 @@ def migrate(connection: Connection, revision: str = HEAD) -> None:
 
 
 def revision_of(connection: Connection) -> str | None:
+    """The migration that a database is at; None for an empty one."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
