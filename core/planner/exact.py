@@ -78,7 +78,7 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
     if pairing is None:
         node_bound = run.bound
         search.raise_bound(node_bound)
-    if not search.complete and coarse and not priced:
+    if not (search.complete or run.infeasible or priced) and coarse:
         Fillings(search, pinned, priced=False).improve(
             0.3 * search.deadline.left(), base, bounding=pairing is None, backend=_backend(search, pairing), seed=seed
         )

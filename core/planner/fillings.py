@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from qtandem.core.planner import rolling
 from qtandem.core.planner.classes import classify
 from qtandem.core.planner.compact import place_counts
 from qtandem.core.planner.joint import pair_cost
@@ -48,13 +49,12 @@ class Fillings:
         self.learn()
         patterns.start(0.3 * limit.left())
         self._tell(base, bounding)
-        rng, chance, share = np.random.default_rng(seed), None, 0.4
+        rng, chance, share = np.random.default_rng(seed), None, 0.25
         while not limit.expired() and not self.search.proven:
             patterns.run(share * limit.left())
             self._tell(base, bounding)
             fixed = patterns.dive(limit.left(), chance)
-            if fixed is not None:
-                self._offer(fixed, backend)
+            self._offer(fixed, backend)
             self.learn()
             self.search.mark("fillings")
             chance, share = rng, 0.15
@@ -106,5 +106,7 @@ class Fillings:
             for t in np.flatnonzero(taken):
                 for _ in range(int(taken[t])):
                     assign[waiting[t].pop()] = j
+        if (assign < 0).any() and not len(p.quantum_jobs):
+            assign, _ = rolling.complete(p, assign)
         if (assign >= 0).all() and p.moved(assign) <= p.move_budget:
             self.search.offer(assign, backend)

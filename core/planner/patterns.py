@@ -22,13 +22,17 @@ from qtandem.core.planner.deadline import ITERATIONS_PER_SECOND, Deadline
 from qtandem.core.planner.lp import INF, Program, new_solver
 from qtandem.core.planner.problem import Ints
 
-STEPS = 20_000
+STEPS = 8_000
 SMOOTH = 0.6
+# HiGHS's simplex strategies: columns were added, or right-hand sides have changed.
+PRIMAL, DUAL = 4, 1
 # What a second buys where work is counted.
 RANKED_PER_SECOND = 500_000
 STEPS_PER_SECOND = 1_000_000
 MOST_FIXED = 4
+NEARLY = 0.7
 DIVE_ROUNDS = 3
+MOST_IN_DIVE = 1500
 
 
 @dataclass
@@ -158,7 +162,7 @@ class Patterns:
         """Generate columns until bound and program meet, nothing pays, or time is up."""
         limit = self.deadline.part(seconds)
         while not limit.expired():
-            if not self._solve(limit):
+            if not self._solve(limit, PRIMAL):
                 return
             value = self._solver.getInfo().objective_function_value
             if value - self.bound <= gap * abs(value):
@@ -171,18 +175,43 @@ class Patterns:
                     return
                 self._limit *= 4
 
-    def dive(self, seconds: float, rng: np.random.Generator | None = None) -> list[tuple[int, Ints]] | None:
+    def dive(self, seconds: float, rng: np.random.Generator | None = None) -> list[tuple[int, Ints]]:
         """Fix the fillings that the program likes most, price again for what is left, and so on to the end.
 
-        With `rng` a filling that is liked nearly as much may be fixed instead.
+        With `rng` a filling that is liked nearly as much may be fixed instead. What is not covered when time is up is
+        not in the answer.
         """
         limit = self.deadline.part(seconds)
         left, room = self.count.copy(), self.size.copy()
         fixed: list[tuple[int, Ints]] = []
+        if not self._solve(limit, PRIMAL):
+            return fixed
+        barred = self._bar()
+        try:
+            return self._dive(left, room, fixed, limit, rng)
+        finally:
+            self._restrict(self.count, self.size)
+            self._allow(barred, INF)
+
+    def _bar(self) -> Ints:
+        """Put the columns away that the program likes least; returns their numbers."""
+        reduced = np.array(self._solver.getSolution().col_dual)[len(self.count) :]
+        barred = np.argsort(reduced)[MOST_IN_DIVE:].astype(np.int64)
+        self._allow(barred, 0.0)
+        return barred
+
+    def _allow(self, columns: Ints, most: float) -> None:
+        index = (columns + len(self.count)).astype(np.int32)
+        if len(index):
+            self._solver.changeColsBounds(len(index), index, np.zeros(len(index)), np.full(len(index), most))
+
+    def _dive(
+        self, left: Ints, room: Ints, fixed: list[tuple[int, Ints]], limit: Deadline, rng: np.random.Generator | None
+    ) -> list[tuple[int, Ints]]:
         while left.any():
             x = self._residual(left, room, limit)
             if x is None:
-                return None
+                return fixed
             before = len(fixed)
             for number in self._liked(x, rng):
                 c, taken = self.columns[number]
@@ -192,15 +221,14 @@ class Patterns:
                     room[c] -= 1
                     left -= useful
             if len(fixed) == before:
-                return None
-        self._restrict(self.count, self.size)
+                return fixed
         return fixed
 
     def _liked(self, x: NDArray[np.float64], rng: np.random.Generator | None) -> list[int]:
         """The columns to fix next: all that are nearly whole, at least the largest."""
         order = np.argsort(-x)
         whole = [int(n) for n in order for _ in range(int(x[n] + 1e-6)) if x[n] > 0.999]
-        nearly = [int(n) for n in order[:MOST_FIXED] if 0.7 < x[n] <= 0.999]
+        nearly = [int(n) for n in order[:MOST_FIXED] if NEARLY < x[n] <= 0.999]
         if whole or nearly:
             return whole + nearly
         if rng is None:
@@ -211,7 +239,7 @@ class Patterns:
     def _residual(self, left: Ints, room: Ints, limit: Deadline) -> NDArray[np.float64] | None:
         self._restrict(left, room)
         for attempt in range(DIVE_ROUNDS):
-            if limit.expired() or not self._solve(limit):
+            if limit.expired() or not self._solve(limit, DUAL):
                 return None
             solution = self._solver.getSolution()
             x = np.array(solution.col_value)[len(self.count) :]
@@ -229,7 +257,8 @@ class Patterns:
         for c, amount in enumerate(room):
             self._solver.changeRowBounds(len(left) + c, -INF, float(amount))
 
-    def _solve(self, limit: Deadline) -> bool:
+    def _solve(self, limit: Deadline, strategy: int) -> bool:
+        self._solver.setOptionValue("simplex_strategy", strategy)
         self._solver.setOptionValue("time_limit", self._solver.getRunTime() + max(0.01, limit.left()))
         self._solver.run()
         self.deadline.charge(1e-3 + max(0, self._solver.getInfo().simplex_iteration_count) / ITERATIONS_PER_SECOND)

@@ -57,20 +57,23 @@ def empty_nodes(search: Search, allowed: NDArray[np.bool_]) -> None:
 
 
 def _arrive(search: Search) -> None:
-    """Put new work on nodes in use where it fits, else on the cheapest new nodes."""
+    """Running work stays, new work is placed around it."""
     p = search.problem
-    start = np.where(p.home >= 0, p.home, -1)
-    units = greedy.queue_order(p)
+    search.offer(*complete(p, np.where(p.home >= 0, p.home, -1)))
+
+
+def complete(p: Problem, start: Ints) -> tuple[Ints, Ints]:
+    """Put who has no node yet on nodes in use where that fits, else on new nodes, the cheapest for their size first."""
     used = np.zeros(len(p.capacity), dtype=bool)
     used[start[start >= 0]] = True
     used |= p.weight == 0
+    units = greedy.queue_order(p)
     size = (p.demand / np.maximum(1, p.capacity.max(axis=0))).max(axis=1)
-    biggest = np.zeros(len(units))
+    biggest, priority = np.zeros(len(units)), np.zeros(len(units))
     np.maximum.at(biggest, p.unit, size)
-    priority = np.zeros(len(units))
     np.maximum.at(priority, p.unit, p.priority)
     order = np.lexsort((-biggest, -priority)).astype(np.int64)
-    waiting = order[~np.isin(order, p.unit[start >= 0])]
+    waiting = order[np.isin(order, p.unit[start < 0])]
     assign, backend = _place(p, waiting, used, start)
     for j in np.argsort(p.weight / np.maximum(1, p.capacity[:, 0])):
         waiting = waiting[np.isin(waiting, p.unit[assign < 0])]
@@ -79,7 +82,7 @@ def _arrive(search: Search) -> None:
         if not used[j]:
             used[j] = True
             assign, backend = _place(p, waiting, used, assign)
-    search.offer(assign, backend)
+    return assign, backend
 
 
 def _place(p: Problem, units: Ints, used: NDArray[np.bool_], start: Ints) -> tuple[Ints, Ints]:
