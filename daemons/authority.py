@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.hosts import among
 
 ROOT = 0
 
@@ -125,7 +126,7 @@ class Authority:
         if event in (Event.READ_OWN, Event.EXPLAIN) and caller.uid in self._admins:
             return Right.SERVICE
         node = rights[Right.NODE] == ALL or (on_nodes and rights[Right.NODE] == BY_HOOKS)
-        if node and caller.uid == ROOT and _among(caller.host, nodes or ()):
+        if node and caller.uid == ROOT and among(caller.host, nodes or ()):
             return Right.NODE
         if rights[Right.OWNER] != NONE and owner is not None and caller.uid == owner:
             self._believe(caller, nodes)
@@ -138,7 +139,7 @@ class Authority:
 
     def _believe(self, caller: Caller, nodes: Iterable[str] | None) -> None:
         """A relay could make its callers' uids up: it is believed about runs that its node has a part in."""
-        if caller.local or nodes is None or _among(caller.host, nodes) or _among(caller.host, self._trusted_hosts):
+        if caller.local or nodes is None or among(caller.host, nodes) or among(caller.host, self._trusted_hosts):
             return
         raise QtandemError(
             "not-yours",
@@ -152,7 +153,7 @@ class Authority:
     def _from(self, service: Service, caller: Caller) -> bool:
         if caller.uid != ROOT and caller.uid not in service.uids:
             return False
-        return caller.local if not service.hosts else caller.local or _among(caller.host, service.hosts)
+        return caller.local if not service.hosts else caller.local or among(caller.host, service.hosts)
 
 
 def service(users: Iterable[str], hosts: Iterable[str]) -> Service:
@@ -165,12 +166,6 @@ def render() -> str:
     head = "| event | " + " | ".join(Right) + " |"
     rows = [f"| {event} | " + " | ".join(TABLE[event][right] for right in Right) + " |" for event in Event]
     return "\n".join([head, "| --- " * (len(Right) + 1) + "|", *rows]) + "\n"
-
-
-def _among(host: str, hosts: Iterable[str]) -> bool:
-    """Host names compare by their first label too: managers use short names, certificates often full ones."""
-    short = host.partition(".")[0]
-    return any(host == known or short == known.partition(".")[0] for known in hosts)
 
 
 def _uid(user: str) -> int | None:

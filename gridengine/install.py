@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.hosts import among
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step, assembled, run_steps, with_constants
 from qtandem.core.resources import Catalog, Resource
 from qtandem.core.settings import Settings
@@ -105,8 +106,7 @@ class Installer:
             known = [(self.common / "act_qmaster").read_text().strip(), *self.section.control_hosts]
         except OSError:
             known = list(self.section.control_hosts)
-        short = self._host.partition(".")[0]
-        return any(name == self._host or name.partition(".")[0] == short for name in known)
+        return among(self._host, known)
 
     def _steps(self) -> list[Step]:
         steps = [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]

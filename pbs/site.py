@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from qtandem.core.hosts import among
+
 CONF = Path("/etc/pbs.conf")
 _LINE = re.compile(r'\s*resources\s*:\s*"([^"]*)"')
 
@@ -60,5 +62,4 @@ def words(text: str) -> set[str]:
 def is_server(settings: Mapping[str, str], control_hosts: Iterable[str], host: str) -> bool:
     """Whether pbs_server runs on this host, by pbs.conf or by the configuration's control_hosts."""
     known = [settings.get(key, "") for key in ("PBS_SERVER", "PBS_PRIMARY", "PBS_SECONDARY", "PBS_SERVER_HOST_NAME")]
-    short = host.partition(".")[0]
-    return any(name and name.partition(".")[0] == short for name in (*known, *control_hosts))
+    return among(host, (*known, *control_hosts))

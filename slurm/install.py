@@ -16,6 +16,7 @@ from pathlib import Path
 
 from qtandem.core import accounts, commands
 from qtandem.core.errors import QtandemError
+from qtandem.core.hosts import among
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step, digest, run_steps, with_constants
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
@@ -101,8 +102,7 @@ class Installer:
         """Whether slurmctld runs on this host, by slurm.conf or by the configuration's control_hosts."""
         site = self.site_conf()
         known = [*(site.control_hosts() if site else ()), *self._slurm.control_hosts]
-        short = self._host.partition(".")[0]
-        return any(name == self._host or name.partition(".")[0] == short for name in known)
+        return among(self._host, known)
 
     def site_conf(self) -> conf.SlurmConf | None:
         return conf.read(self.conf_path, skip=self.own_conf)
