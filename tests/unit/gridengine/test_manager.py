@@ -62,8 +62,13 @@ async def test_a_back_off_is_a_hold_with_an_end(manager: GridEngineManager, cell
     job = cell.read()["jobs"][number]
     assert job["state"] == "hqw"
     assert float(job["context"]["qtandem_until"]) > 0
-    async with asyncio.timeout(10):
-        while cell.read()["jobs"][number]["state"] != "qw":  # noqa: ASYNC110 - the fake is another process
+
+    def let_go() -> bool:
+        job = cell.read()["jobs"][number]
+        return job["state"] == "qw" and job["context"]["qtandem_until"] == "0"
+
+    async with asyncio.timeout(30):
+        while not let_go():  # noqa: ASYNC110 - the fake is another process
             await asyncio.sleep(0.05)
 
 

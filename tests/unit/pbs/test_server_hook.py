@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import tracemalloc
@@ -138,14 +139,15 @@ def test_ten_thousand_calls_leave_memory_flat(site: Any) -> None:
         once()
     tracemalloc.start()
     try:
-        once()
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(10_000):
-            once()
-        import gc
-
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - before < 200_000
+        sizes = []
+        for _ in range(2):
+            for _ in range(5_000):
+                once()
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+        # A leak of one small object a call would be some hundred thousand bytes; the daemon of the test, in this
+        # process too, keeps a little.
+        assert sizes[1] - sizes[0] < 200_000
     finally:
         tracemalloc.stop()
 

@@ -120,13 +120,14 @@ async def test_a_circuit_that_kills_its_engine_is_tried_again_then_fails_alone(m
     workers = make()
     token = await call(workers, "acquire", "run", 1)
     task = await call(workers, "task_start", token, "t", ENDLESS)
-    for _ in range(2):
-        await until(lambda: device.task_report(task).state.final or engines(workers))
-        await until(lambda: device.task_report(task).state is TaskState.RUNNING)
+    await until(lambda: device.task_report(task).state is TaskState.RUNNING)
+
+    def over_by_kills() -> bool:
         for pid in engines(workers):
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: device.task_report(task).state.final or engines(workers))
-    await until(lambda: device.task_report(task).state.final)
+        return device.task_report(task).state.final
+
+    await until(over_by_kills)
     report = device.task_report(task)
     assert report.state is TaskState.FAILED
     assert "went down 2 times" in report.reason
