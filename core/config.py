@@ -176,8 +176,8 @@ class _Builder:
             self.fault(key, f"{resource.type} cannot be dynamic", fix, path=path)
         elif dynamic:
             self.templates[resource.name] = resource
-        elif resource.name in RESERVED:
-            self.fault(key, f"{resource.name!r} is a reserved word", "Give it another name.", path=path)
+        elif not resource.name.strip() or resource.name in RESERVED:
+            self.fault(key, f"{resource.name!r} is no name", "Give it another; any and claim are reserved.", path=path)
         elif resource.native in self.natives:
             other = self.natives[resource.native]
             fix = f"Set native in [resources.{resource.name!r}] to a name of its own."

@@ -174,6 +174,8 @@ def test_toml_extends_a_resource_of_qrmis_file(site):
         ('[resources.x]\ntype = "toaster"', "resources.x.type"),
         ('[resources.a-b]\ntype = "simulator"\n[resources.a_b]\ntype = "simulator"', "resources.a_b"),
         ('[resources.any]\ntype = "simulator"', "resources.any"),
+        ('[resources.""]\ntype = "simulator"', "resources."),
+        ('[resources." "]\ntype = "simulator"', "resources. "),
         ('[classes]\nfast = "nobody"', "classes.fast"),
         ('[classes]\nfast = "a:b:c"', "classes.fast"),
         ('[classes]\nany = "x"', "classes.any"),
