@@ -16,8 +16,7 @@ from qtandem.core.planner.lookup import Lookup
 from qtandem.core.planner.objective import Objective, objective
 from qtandem.core.planner.plan import Plan
 from qtandem.core.planner.prepare import prepare
-from qtandem.core.planner.rolling import replan
-from qtandem.core.planner.solve import solve
+from qtandem.core.planner.solve import replan, solve
 
 FAMILIES = ("unique", "live", "templates", "risk", "quantum")
 

@@ -87,11 +87,6 @@ class Plan:
     def proven(self) -> bool:
         return self.admitted >= self.admission_bound and self.cost <= self.cost_bound
 
-    def gap_at(self, seconds: float) -> float:
-        """The gap that was known then; 1 if there was no plan yet."""
-        known = [moment for moment in self.history if moment.seconds <= seconds]
-        return known[-1].gap if known else 1.0
-
     def proven_at(self) -> float | None:
         """When the proof was there."""
         return self.history[-1].seconds if self.proven and self.history else None

@@ -11,24 +11,10 @@ from numpy.typing import NDArray
 
 from qtandem.core.planner import greedy, kernels
 from qtandem.core.planner.consolidate import Consolidation
-from qtandem.core.planner.deadline import Deadline
-from qtandem.core.planner.instance import Instance
-from qtandem.core.planner.objective import Objective
-from qtandem.core.planner.plan import Plan
-from qtandem.core.planner.prepare import prepare
-from qtandem.core.planner.problem import Ints, Problem, compile_problem
+from qtandem.core.planner.problem import Ints, Problem
 from qtandem.core.planner.state import Search
 
 MOST_REFUSED = 60
-
-
-def replan(instance: Instance, goal: Objective, limit_s: float, *, deterministic: bool = False, seed: int = 1) -> Plan:
-    """Plan a cluster that runs already; workloads with `node` are running, the others are new."""
-    prepare()
-    deadline = Deadline(limit_s, deterministic=deterministic)
-    search = Search(compile_problem(instance, goal), deadline, "rolling")
-    roll(search, seed)
-    return search.plan()
 
 
 def roll(search: Search, seed: int) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.planner import rolling
 from qtandem.core.planner.causes import find_causes
 from qtandem.core.planner.deadline import Deadline
 from qtandem.core.planner.exact import exact
@@ -58,4 +59,13 @@ def solve(
         search = paper(problem, deadline, seed=seed, workers=workers)
     if explain and not search.complete:
         search.causes = find_causes(search, whole)
+    return search.plan()
+
+
+def replan(instance: Instance, goal: Objective, limit_s: float, *, deterministic: bool = False, seed: int = 1) -> Plan:
+    """Plan a cluster that runs already; workloads with `node` are running, the others are new."""
+    prepare()
+    deadline = Deadline(limit_s, deterministic=deterministic)
+    search = Search(compile_problem(instance, goal), deadline, "rolling")
+    rolling.roll(search, seed)
     return search.plan()

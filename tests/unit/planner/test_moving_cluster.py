@@ -11,8 +11,7 @@ from qtandem.core.planner.generate import generate, preset
 from qtandem.core.planner.instance import Backend, Instance, Node, Quantum, Workload
 from qtandem.core.planner.lookup import Lookup
 from qtandem.core.planner.objective import objective
-from qtandem.core.planner.rolling import replan
-from qtandem.core.planner.solve import solve
+from qtandem.core.planner.solve import replan, solve
 from tests.fakes.tiny_plans import instances, stated
 
 REGULATED = objective("regulated", fragmentation=200.0)
