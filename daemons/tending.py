@@ -71,7 +71,9 @@ class Tending:
     async def _resume(self, manager: Manager, waiting: Sequence[Job], opened: Collection[str]) -> None:
         """End the pause of jobs whose resources are open: the manager's own, or ours if one has opened since.
 
-        Each of our refusals counts, so a resource that opens and closes all the time ends in a hold, not a storm.
+        Each of our refusals counts, so a resource that opens and closes all the time ends in a hold, not a storm. A
+        job that names its nodes keeps the manager's pause: it may have lost one of them, and would be launched there
+        the moment the node is back, before it can take a job.
         """
         situation, changes = self._context.situation(), 0
         for job in waiting:
@@ -80,7 +82,7 @@ class Tending:
                 continue
             refusal = await self._context.records.refusal(str(job.id))
             ours = refusal is not None and any(grant.resource in opened for grant in job.grants)
-            if (ours or (refusal is None and job.pausing)) and changes < CHANGES:
+            if (ours or (refusal is None and job.pausing and not job.nodes)) and changes < CHANGES:
                 changes += 1
                 await manager.delay(job.id, 0.0)
                 log("tending").info("resumed", job=str(job.id), refusals=refusal.count if refusal else 0)

@@ -95,9 +95,10 @@ async def test_the_pause_after_a_requeue_ends_when_the_resource_is_open(house: H
     begins_tomorrow = waiting(house, "2", A, eligible_at=later)
     closed = waiting(house, "3", B, eligible_at=later, pausing=True)
     soon = waiting(house, "4", A, eligible_at=time.time() + 1, pausing=True)
+    on_its_node = waiting(house, "5", A, eligible_at=later, pausing=True, nodes=("c1",))
     await Tending(house.context).look(())
     assert house.manager.delays == {requeued: 0.0}
-    assert not {begins_tomorrow, closed, soon} & house.manager.delays.keys()
+    assert not {begins_tomorrow, closed, soon, on_its_node} & house.manager.delays.keys()
 
 
 async def test_our_own_back_off_ends_only_when_the_resource_has_opened_since(house: House) -> None:
