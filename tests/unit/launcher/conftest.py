@@ -56,6 +56,8 @@ class Rig:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        # What a killed launcher had forked may still hear on its socket: that is not the new one.
+        self.socket.unlink(missing_ok=True)
         self.process = subprocess.Popen([*self.command, "--config", str(self.config), "--socket", str(self.socket)])
         end = time.monotonic() + 10
         while not self.socket.exists() or self._deaf():
