@@ -21,7 +21,8 @@ def listen_unix(path: Path, mode: int = 0o666, backlog: int = 1024) -> socket.so
     """
     if _answers(path):
         raise QtandemError("already-exists", f"Another process already listens on {path}", remedy="Stop it first.")
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    # Short: a path of a socket has room for 107 bytes, and the final one may need them all (unix(7)).
+    temporary = path.with_name(f".{secrets.token_hex(4)}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         listener.bind(str(temporary))
