@@ -98,7 +98,7 @@ class Http:
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, adapter())
 
-    def call(self, what: Call, method: str, path: str, json: Mapping[str, object] | None = None) -> dict[str, Any]:
+    def call(self, what: Call, method: str, path: str, json: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The answer's object ({} for an empty answer); raises what `classify` makes of a failure."""
         answer = self._send(what, method, path, json)
         if answer.status_code == 401:
@@ -106,7 +106,7 @@ class Http:
             answer = self._send(what, method, path, json)
         return parsed(what, answer)
 
-    def _send(self, what: Call, method: str, path: str, json: Mapping[str, object] | None) -> requests.Response:
+    def _send(self, what: Call, method: str, path: str, json: Mapping[str, Any] | None) -> requests.Response:
         try:
             return self._session.request(method, self._base + path, json=json, timeout=TIMEOUT_S)
         except requests.RequestException as error:
