@@ -53,12 +53,3 @@ def pair(problem: Problem, allowed: NDArray[np.bool_], search: Search, seconds: 
     for q, z, b in keys[outcome.x > 0.5]:
         zone[jobs[q]], backend[jobs[q]] = z, b
     return Pairing(zone, backend, max(0, int(np.ceil(outcome.bound - 1e-6))))
-
-
-def rematch(problem: Problem, assign: Ints, search: Search, seconds: float) -> Ints | None:
-    """The best backends for quantum workloads that are placed as they are."""
-    placed = np.zeros((len(problem.demand), len(problem.capacity)), dtype=bool)
-    index = np.flatnonzero(assign >= 0)
-    placed[index, assign[index]] = True
-    best = pair(problem, placed, search, seconds)
-    return None if best is None else best.backend

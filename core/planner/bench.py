@@ -18,8 +18,6 @@ from qtandem.core.planner.plan import Plan
 from qtandem.core.planner.prepare import prepare
 from qtandem.core.planner.solve import replan, solve
 
-FAMILIES = ("unique", "live", "templates", "risk", "quantum")
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

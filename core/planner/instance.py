@@ -106,10 +106,6 @@ class Instance:
         return {node.name: j for j, node in enumerate(self.nodes)}
 
     @cached_property
-    def workload_index(self) -> dict[str, int]:
-        return {workload.name: i for i, workload in enumerate(self.workloads)}
-
-    @cached_property
     def backend_index(self) -> dict[str, int]:
         return {backend.name: b for b, backend in enumerate(self.backends)}
 
