@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import stat
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
-from qtandem.core.client.transport import Daemon
-from qtandem.core.errors import QtandemError
-from qtandem.core.installing import Check, digest
+from qtandem.core import doctoring
+from qtandem.core.installing import Check
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.pbs import ifl, records, site
@@ -18,19 +13,11 @@ from qtandem.pbs.install import PBS_HOOKS, TEXTS, Installer
 from qtandem.pbs.port import FLAGS
 
 INSTALL = "qtandem install pbs --apply"
-ANSWER_S = 3.0
 
 
 def check(settings: Settings, catalog: Catalog) -> list[Check]:
     """All checks for this host, in the order in which an admin would mend them."""
-    doctor = _Doctor(settings, catalog)
-    out: list[Check] = []
-    for question in doctor.questions():
-        try:
-            out.extend(question())
-        except QtandemError as error:
-            out.append(Check(question.__name__.strip("_"), False, error.one_line(), error.remedy))
-    return out
+    return doctoring.asked(_Doctor(settings, catalog).questions())
 
 
 class _Doctor:
@@ -38,7 +25,7 @@ class _Doctor:
         self._settings, self._catalog = settings, catalog
         self._installer = Installer(settings, catalog)
 
-    def questions(self) -> list[Callable[[], Iterator[Check]]]:
+    def questions(self) -> list[doctoring.Question]:
         if not self._installer.is_server():
             return [self._daemon]
         return [self._server, self._daemon, self._library, self._files, self._hooks, self._resources, self._scheduler]
@@ -54,15 +41,7 @@ class _Doctor:
         yield Check("right to set resources", ok, f"{who} {'is' if ok else 'is not'} a manager", "" if ok else INSTALL)
 
     def _daemon(self) -> Iterator[Check]:
-        path = self._settings.daemon.socket
-        try:
-            body = Daemon(path, deadline_s=ANSWER_S).get("healthz")
-        except QtandemError as error:
-            fix = "On the daemon's host: systemctl start qtandemd; elsewhere: systemctl start qtandem-relay"
-            yield Check("daemon", False, f"{path} does not answer: {error.message}", fix)
-            return
-        healthy = isinstance(body, dict) and body.get("healthy") is True
-        yield Check("daemon", healthy, f"{path} answers", "" if healthy else "Look at the daemon's log.")
+        yield from doctoring.daemon(self._settings.daemon.socket)
 
     def _library(self) -> Iterator[Check]:
         options = self._installer.section.options
@@ -77,9 +56,7 @@ class _Doctor:
             yield Check("libpbs", False, str(error), 'Set options.access = "commands" in [managers.pbs].')
 
     def _files(self) -> Iterator[Check]:
-        for path, (data, mode) in self._installer.hook_texts().items():
-            fault = _file_fault(path, hashlib.sha256(data).hexdigest(), mode)
-            yield Check(f"file {path.name}", not fault, fault or str(path), INSTALL if fault else "")
+        yield from doctoring.files(self._installer.hook_texts(), "file", INSTALL)
 
     def _hooks(self) -> Iterator[Check]:
         have = self._installer.pbs_hooks()
@@ -124,18 +101,3 @@ class _Doctor:
         detail = f"it does not look at {', '.join(missing)}" if missing else "the scheduler looks at all QPUs"
         fix = f"have in {path}: {site.scheduled_line(text, missing)}; then HUP pbs_sched" if missing else ""
         yield Check("sched_config", not missing, detail, fix)
-
-
-def _file_fault(path: Path, wanted: str, mode: int) -> str:
-    """What is wrong with a file that root will run, or an empty text."""
-    try:
-        info = path.stat()
-    except OSError:
-        return f"{path} is not there"
-    if digest(path) != wanted:
-        return f"{path} is not what this version and configuration install"
-    if info.st_uid not in (0, os.geteuid()) or stat.S_IMODE(info.st_mode) & 0o022:
-        return f"{path} can be written by others than root"
-    if stat.S_IMODE(info.st_mode) != mode:
-        return f"{path} has the mode {stat.S_IMODE(info.st_mode):o}, not {mode:o}"
-    return ""

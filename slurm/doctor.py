@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import glob
-import hashlib
-import http.client
-import json
-import os
-import socket
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from qtandem.core import accounts
-from qtandem.core.errors import QtandemError
+from qtandem.core import accounts, doctoring
 from qtandem.core.installing import Check, digest
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
@@ -23,19 +16,11 @@ from qtandem.slurm.manager import Client
 
 OLDEST = (24, 11, 0)
 INSTALL = "qtandem install slurm --apply"
-ANSWER_S = 3.0
 
 
 def check(settings: Settings, catalog: Catalog) -> list[Check]:
     """All checks for this host, in the order in which an admin would mend them."""
-    doctor = _Doctor(settings, catalog)
-    out: list[Check] = []
-    for question in doctor.questions():
-        try:
-            out.extend(question())
-        except QtandemError as error:
-            out.append(Check(question.__name__.strip("_"), False, error.one_line(), error.remedy))
-    return out
+    return doctoring.asked(_Doctor(settings, catalog).questions())
 
 
 class _Doctor:
@@ -45,7 +30,7 @@ class _Doctor:
         self._slurm = settings.managers["slurm"]
         self._client = Client(self._slurm)
 
-    def questions(self) -> list[Callable[[], Iterator[Check]]]:
+    def questions(self) -> list[doctoring.Question]:
         everywhere = [self._version, self._hooks, self._option, self._daemon]
         if not self._installer.is_controller():
             return everywhere
@@ -63,9 +48,7 @@ class _Doctor:
             yield Check("version", True, text)
 
     def _hooks(self) -> Iterator[Check]:
-        for path, (data, mode) in self._installer.hook_texts().items():
-            fault = _file_fault(path, hashlib.sha256(data).hexdigest(), mode)
-            yield Check(f"hook {path.name}", not fault, fault or str(path), INSTALL if fault else "")
+        yield from doctoring.files(self._installer.hook_texts(), "hook", INSTALL)
 
     def _option(self) -> Iterator[Check]:
         shown = "--qpu" in self._client.run_sync("srun", "--help").stdout
@@ -73,22 +56,11 @@ class _Doctor:
         detail = "sbatch, salloc and srun take --qpu here" if shown else "the option --qpu is not there on this host"
         fix = "" if shown else f"{INSTALL}; then see that {self._installer.plugstack} includes plugstack.conf.d/*.conf"
         yield Check("option --qpu", shown, detail, fix)
-        fault = _file_fault(library, digest(library) or "", 0o755)
+        fault = doctoring.file_fault(library, digest(library) or "", 0o755)
         yield Check("plug-in file", not fault, fault or str(library), INSTALL if fault else "")
 
     def _daemon(self) -> Iterator[Check]:
-        path = self._settings.daemon.socket
-        try:
-            body = _health(path)
-        except (OSError, ValueError, http.client.HTTPException) as error:
-            fix = "On the daemon's host: systemctl start qtandemd; elsewhere: systemctl start qtandem-relay"
-            yield Check("daemon", False, f"{path} does not answer: {error}", fix)
-            return
-        healthy = body.get("healthy") is True
-        detail = (
-            f"{path} answers" if healthy else f"{path}: {body.get('problems') or body.get('message') or 'not healthy'}"
-        )
-        yield Check("daemon", healthy, detail, "" if healthy else "Look at the daemon's log.")
+        yield from doctoring.daemon(self._settings.daemon.socket)
 
     def _lua(self) -> Iterator[Check]:
         places = [
@@ -167,41 +139,3 @@ class _Doctor:
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
-
-
-def _file_fault(path: Path, wanted: str, mode: int) -> str:
-    """What is wrong with a file that root or slurmctld will run, or an empty text."""
-    try:
-        info = path.stat()
-    except OSError:
-        return f"{path} is not there"
-    if digest(path) != wanted:
-        return f"{path} is not what this version and configuration install"
-    if info.st_uid not in (0, os.geteuid()) or stat.S_IMODE(info.st_mode) & 0o022:
-        return f"{path} can be written by others than root"
-    if stat.S_IMODE(info.st_mode) != mode:
-        return f"{path} has the mode {stat.S_IMODE(info.st_mode):o}, not {mode:o}"
-    return ""
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("qtandem", timeout=ANSWER_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
-
-
-def _health(path: Path) -> dict[str, object]:
-    connection = _UnixConnection(path)
-    try:
-        connection.request("GET", "/v1/healthz", headers={"Accept": "application/json"})
-        body = json.loads(connection.getresponse().read(1 << 20))
-    finally:
-        connection.close()
-    if not isinstance(body, dict):
-        raise ValueError("not an answer of qtandem")
-    return body

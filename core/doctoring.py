@@ -1,0 +1,76 @@
+"""The questions that the doctor of every manager asks in the same way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from qtandem.core.client.transport import Daemon
+from qtandem.core.errors import QtandemError
+from qtandem.core.installing import Check, digest
+
+ANSWER_S = 3.0
+_START = "On the daemon's host: systemctl start qtandemd; elsewhere: systemctl start qtandem-relay"
+
+Question = Callable[[], Iterator[Check]]
+
+
+def asked(questions: Iterable[Question]) -> list[Check]:
+    """The answers in order; a question that cannot be asked is a failed check under its own name."""
+    out: list[Check] = []
+    for question in questions:
+        try:
+            out.extend(question())
+        except QtandemError as error:
+            out.append(Check(question.__name__.strip("_"), False, error.one_line(), error.remedy))
+    return out
+
+
+def daemon(path: Path) -> Iterator[Check]:
+    """Whether the daemon, or the relay, answers on this host's socket and is well."""
+    try:
+        body = Daemon(path, deadline_s=ANSWER_S).get("healthz")
+    except QtandemError as error:
+        yield Check("daemon", False, f"{path} does not answer: {error.message}", _START)
+        return
+    said = body if isinstance(body, dict) else {}
+    healthy = said.get("healthy") is True
+    fault = said.get("problems") or said.get("message") or "not healthy"
+    detail = f"{path} answers" if healthy else f"{path}: {fault}"
+    yield Check("daemon", healthy, detail, "" if healthy else "Look at the daemon's log.")
+
+
+def files(texts: Mapping[Path, tuple[bytes, int]], kind: str, install: str) -> Iterator[Check]:
+    """Whether each file (path: content, mode) is as installed; `install` is the command that makes it so."""
+    for path, (data, mode) in texts.items():
+        fault = file_fault(path, hashlib.sha256(data).hexdigest(), mode)
+        yield Check(f"{kind} {path.name}", not fault, fault or str(path), install if fault else "")
+
+
+def file_fault(path: Path, wanted: str, mode: int) -> str:
+    """What is wrong with a file that root or a manager's daemon runs; an empty text if nothing is.
+
+    `wanted` is the SHA-256 of what it must hold. Whoever may write a folder above it could put another in its place.
+    """
+    try:
+        info = path.stat()
+        open_places = [place for place in (path, *path.absolute().parents) if _others_write(place)]
+    except OSError:
+        return f"{path} is not there"
+    if digest(path) != wanted:
+        return f"{path} is not what this version and configuration install"
+    if open_places:
+        return f"{open_places[0]} can be written by others than root"
+    if info.st_uid not in (0, os.geteuid()):
+        return f"{path} belongs to uid {info.st_uid}, not to root"
+    if stat.S_IMODE(info.st_mode) != mode:
+        return f"{path} has the mode {stat.S_IMODE(info.st_mode):o}, not {mode:o}"
+    return ""
+
+
+def _others_write(path: Path) -> bool:
+    mode = path.stat().st_mode
+    return bool(mode & 0o022) and not mode & stat.S_ISVTX
