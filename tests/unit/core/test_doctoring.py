@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+
 from qtandem.core import doctoring
 from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Check
@@ -62,4 +63,5 @@ def test_a_question_that_cannot_be_asked_is_a_failed_check_and_the_rest_is_asked
 
 def test_a_daemon_that_does_not_answer_is_said_with_what_to_start(tmp_path):
     (check,) = doctoring.daemon(tmp_path / "no.sock")
-    assert check.ok is False and "systemctl start qtandemd" in check.fix
+    assert check.ok is False
+    assert "systemctl start qtandemd" in check.fix
