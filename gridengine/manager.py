@@ -7,18 +7,16 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
-from qtandem.core import commands
-from qtandem.core.commands import CommandError, Result
+from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
+from qtandem.core.manager_commands import ManagerCommands
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
 from qtandem.core.runs import JobId, valid_cluster
 from qtandem.gridengine import complexes, records
 from qtandem.gridengine.records import Record, Row
 
-TIMEOUT_S = 20.0
 IDS_A_CALL = 200
 KEPT = 10_000
 # The context of a job: why it is held, and the Unix time at which its back-off is over.
@@ -47,39 +45,15 @@ class GridEngineSettings(Protocol):
     def options(self) -> Mapping[str, str]: ...
 
 
-class Client:
-    """Grid Engine's commands: where they are, their environment, and which of their failures mean no answer."""
+class Client(ManagerCommands):
+    """Grid Engine's commands, and the cell that they speak to."""
 
     def __init__(self, settings: GridEngineSettings) -> None:
         options = settings.options
-        self._bin_dir = settings.bin_dir
         self.root = options.get("root") or os.environ.get("SGE_ROOT") or "/var/lib/gridengine"
         self.cell = options.get("cell") or os.environ.get("SGE_CELL") or "default"
-        self._env = {"SGE_ROOT": self.root, "SGE_CELL": self.cell, "SGE_SINGLE_LINE": "1"}
-
-    def argv(self, program: str, *arguments: str) -> list[str]:
-        return [str(Path(self._bin_dir) / program) if self._bin_dir else program, *arguments]
-
-    async def run(self, program: str, *arguments: str) -> Result:
-        """Raises `manager-unreachable` if Grid Engine gives no answer, `command-failed` if it refuses."""
-        try:
-            return await commands.run(self.argv(program, *arguments), timeout_s=TIMEOUT_S, env=self._env)
-        except CommandError as error:
-            raise understood(error) from error
-
-    def run_sync(self, program: str, *arguments: str) -> Result:
-        try:
-            return commands.run_sync(self.argv(program, *arguments), timeout_s=TIMEOUT_S, env=self._env)
-        except CommandError as error:
-            raise understood(error) from error
-
-
-def understood(error: CommandError) -> QtandemError:
-    """`manager-unreachable` where Grid Engine gave no answer, else the error itself."""
-    said = f"{error.stderr} {error.stdout}".lower()
-    if error.exit is None or any(words in said for words in _UNREACHABLE):
-        return QtandemError("manager-unreachable", error.message, cause=error.cause)
-    return error
+        env = {"SGE_ROOT": self.root, "SGE_CELL": self.cell, "SGE_SINGLE_LINE": "1"}
+        super().__init__(settings.bin_dir, env, _UNREACHABLE)
 
 
 class GridEngineManager:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from qtandem.core import commands
-from qtandem.core.commands import CommandError, Result
 from qtandem.core.errors import QtandemError
+from qtandem.core.manager_commands import ManagerCommands
 from qtandem.pbs import records
-from qtandem.pbs.port import FLAGS, TIMEOUT_S
+from qtandem.pbs.port import FLAGS
 from qtandem.pbs.records import Record
 
 IDS_A_CALL = 200
@@ -21,47 +19,11 @@ _UNREACHABLE = (
 _GONE = ("unknown job id", "job has finished", "history job")
 
 
-class Client:
-    """Where the commands are, and which of their failures mean no answer."""
+class Client(ManagerCommands):
+    """PBS's commands."""
 
     def __init__(self, bin_dir: str = "", conf: str = "") -> None:
-        self._bin_dir, self._env = bin_dir, ({"PBS_CONF_FILE": conf} if conf else {})
-
-    def argv(self, program: str, *arguments: str) -> list[str]:
-        return [str(Path(self._bin_dir) / program) if self._bin_dir else program, *arguments]
-
-    async def run(self, program: str, *arguments: str, stdin: str | None = None, check: bool = True) -> Result:
-        try:
-            argv = self.argv(program, *arguments)
-            done = await commands.run(argv, timeout_s=TIMEOUT_S, env=self._env, stdin=stdin, check=check)
-        except CommandError as error:
-            raise understood(error) from error
-        return self._answered(done)
-
-    def run_sync(self, program: str, *arguments: str, stdin: str | None = None, check: bool = True) -> Result:
-        try:
-            argv = self.argv(program, *arguments)
-            done = commands.run_sync(argv, timeout_s=TIMEOUT_S, env=self._env, stdin=stdin, check=check)
-        except CommandError as error:
-            raise understood(error) from error
-        return self._answered(done)
-
-    def _answered(self, done: Result) -> Result:
-        if done.exit != 0 and _unreachable(done.stderr):
-            error = CommandError(f"{done.argv[0]} had no answer", done.argv, done.exit, done.stdout, done.stderr)
-            raise understood(error)
-        return done
-
-
-def _unreachable(said: str) -> bool:
-    return any(words in said.lower() for words in _UNREACHABLE)
-
-
-def understood(error: CommandError) -> QtandemError:
-    """`manager-unreachable` where PBS gave no answer, else the error itself."""
-    if error.exit is None or _unreachable(f"{error.stderr} {error.stdout}"):
-        return QtandemError("manager-unreachable", error.message, cause=error.cause)
-    return error
+        super().__init__(bin_dir, {"PBS_CONF_FILE": conf} if conf else {}, _UNREACHABLE)
 
 
 class Clients:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
-from qtandem.core import commands
-from qtandem.core.commands import CommandError, Result
+from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
+from qtandem.core.manager_commands import ManagerCommands
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
@@ -17,7 +16,6 @@ from qtandem.slurm import jobs, licences
 from qtandem.slurm.jobs import Record
 from qtandem.slurm.licences import Licence
 
-TIMEOUT_S = 20.0
 # Writing a partly closed sensor races with jobs that start meanwhile; each round starts from what was read.
 ROUNDS = 3
 # slurmdbd pushes a value to slurmctld after it has answered sacctmgr.
@@ -52,38 +50,11 @@ def environment(settings: SlurmSettings) -> dict[str, str]:
     return {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"} | ({"SLURM_CONF": conf} if conf else {})
 
 
-class Client:
-    """Slurm's commands: where they are, their environment, and which of their failures mean no answer."""
+class Client(ManagerCommands):
+    """Slurm's commands."""
 
     def __init__(self, settings: SlurmSettings, start: Start = start_child) -> None:
-        self._bin_dir = settings.bin_dir
-        self._env = environment(settings)
-        self._start = start
-
-    def argv(self, program: str, *arguments: str) -> list[str]:
-        return [str(Path(self._bin_dir) / program) if self._bin_dir else program, *arguments]
-
-    async def run(self, program: str, *arguments: str) -> Result:
-        """Raises `manager-unreachable` if Slurm gives no answer, `command-failed` if it refuses."""
-        try:
-            argv = self.argv(program, *arguments)
-            return await commands.run(argv, timeout_s=TIMEOUT_S, env=self._env, start=self._start)
-        except CommandError as error:
-            raise understood(error) from error
-
-    def run_sync(self, program: str, *arguments: str) -> Result:
-        try:
-            return commands.run_sync(self.argv(program, *arguments), timeout_s=TIMEOUT_S, env=self._env)
-        except CommandError as error:
-            raise understood(error) from error
-
-
-def understood(error: CommandError) -> QtandemError:
-    """`manager-unreachable` where Slurm gave no answer, else the error itself."""
-    said = f"{error.stderr} {error.stdout}".lower()
-    if error.exit is None or any(words in said for words in _UNREACHABLE):
-        return QtandemError("manager-unreachable", error.message, cause=error.cause)
-    return error
+        super().__init__(settings.bin_dir, environment(settings), _UNREACHABLE, start)
 
 
 class SlurmManager:
