@@ -17,7 +17,7 @@ from pathlib import Path
 from qtandem.core import accounts, commands
 from qtandem.core.errors import QtandemError
 from qtandem.core.hosts import among
-from qtandem.core.installing import Change, ChangeState, HostFiles, Step, digest, run_steps, with_constants
+from qtandem.core.installing import Change, ChangeState, HostFiles, Step, assembled, digest, run_steps, with_constants
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.slurm import conf, rights
@@ -94,7 +94,7 @@ class Installer:
         values = self._constants()
         out: dict[Path, tuple[bytes, int]] = {}
         for name, language, mode in HOOK_FILES:
-            text = (SOURCE / "hooks" / name).read_text().replace(str(HOOKS), str(self.hooks))
+            text = assembled((SOURCE / "hooks" / name).read_text()).replace(str(HOOKS), str(self.hooks))
             out[self.hooks / name] = (with_constants(text, values, language).encode(), mode)
         return out
 

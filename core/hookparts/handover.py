@@ -1,7 +1,9 @@
 # ---- hand-over of a run's environment, from core/hookparts/handover.py
+import errno
 import os
 import re
 import shutil
+import struct
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -34,6 +36,22 @@ def remove_environment(name):
         shutil.rmtree(os.path.join(RUNS, name))
 
 
+def give_to_read(descriptor, uid, gid):
+    """Let the user read root's file, and neither write to it nor change its mode: /run is small, and all need it."""
+    if uid == os.geteuid():
+        return
+    # The form of posix_acl(5) in an extended attribute: tag, permissions and id of owner, user, group, mask, others.
+    entries = ((0x01, 4, -1), (0x02, 4, uid), (0x04, 0, -1), (0x10, 4, -1), (0x20, 0, -1))
+    packed = b"".join(struct.pack("<HHI", tag, rights, who & 0xFFFFFFFF) for tag, rights, who in entries)
+    try:
+        os.setxattr(descriptor, "system.posix_acl_access", struct.pack("<I", 2) + packed)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        # A file system without lists of rights: the file is the user's own.
+        os.fchown(descriptor, uid, gid)
+
+
 def write_environment(name, uid, gid, text):
     """RUNS/NAME/environment, readable by the job's user alone; never follows what somebody put in the way."""
     runs = runs_directory()
@@ -46,8 +64,9 @@ def write_environment(name, uid, gid, text):
             with os.fdopen(os.open("environment", flags, 0o600, dir_fd=place), "w") as stream:
                 stream.write(text)
                 stream.flush()
-                os.fchown(stream.fileno(), uid, gid)
-            os.fchown(place, uid, gid)
+                give_to_read(stream.fileno(), uid, gid)
+            if uid != os.geteuid():
+                os.fchmod(place, 0o711)
         finally:
             os.close(place)
     finally:

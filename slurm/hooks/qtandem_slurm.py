@@ -5,13 +5,9 @@ Runs as `python3 -I` on Python 3.6 with the standard library alone. All addresse
 none comes from the environment, which may carry what a user chose.
 """
 
-import http.client
 import json
 import os
 import re
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 import syslog
@@ -30,27 +26,12 @@ DAEMON_DOWN_S = 10
 NO_REQUEUE_S = 300
 TOTAL_S = 900
 # qtandem:end
+# qtandem:include calls.py
+# qtandem:include handover.py
 
-MAX_ANSWER = 1 << 20
 NO_LIMIT_S = 360 * 86400
 # Slurm's own default server, which holds whatever licences a site has.
 SHARED = "slurmdb"
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
-
-class Deadline(Exception):
-    pass
-
-
-class Refused(Exception):
-    """The daemon answered, and will answer the same next time."""
-
-
-class UnixConnection(http.client.HTTPConnection):
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(SOCKET)
 
 
 def say(text):
@@ -58,48 +39,6 @@ def say(text):
     line = " ".join(str(text).split())
     sys.stderr.write("qtandem: %s\n" % line)
     syslog.syslog(syslog.LOG_DAEMON | syslog.LOG_NOTICE, line)
-
-
-def within(seconds, function, *arguments):
-    """Call the function; `Deadline` when it takes longer in all, however slowly its peer drips."""
-
-    def ring(_number, _frame):
-        raise Deadline("no answer within %g s" % seconds)
-
-    previous = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        return function(*arguments)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-def exchange(method, path, body):
-    connection = UnixConnection("qtandem", timeout=CALL_S)
-    try:
-        text = None if body is None else json.dumps(body)
-        connection.request(method, path, text, {"Content-Type": "application/json", "Accept": "application/json"})
-        answer = connection.getresponse()
-        data = answer.read(MAX_ANSWER)
-        return answer.status, json.loads(data.decode("utf-8"))
-    finally:
-        connection.close()
-
-
-def call(method, path, body=None):
-    """The answer as a dict. Raises `Refused` for a refusal, OSError or `Deadline` where there is no answer."""
-    try:
-        status, answer = within(CALL_S, exchange, method, path, body)
-    except (http.client.HTTPException, ValueError) as error:
-        raise OSError("not an answer of qtandem: %r" % (error,))
-    if not isinstance(answer, dict):
-        raise OSError("not an answer of qtandem")
-    if status >= 500:
-        raise OSError(str(answer.get("message", "status %d" % status)))
-    if status != 200:
-        raise Refused("%s [%s]" % (answer.get("message", "refused"), answer.get("code", status)))
-    return answer
 
 
 def asks(licences):
@@ -268,42 +207,6 @@ def fetch_environment(environment):
         return get(array, index)
 
 
-def environment_lines(variables):
-    """`NAME=value` lines for TaskProlog, whose form has no place for a line break."""
-    lines = []
-    for name, value in sorted(variables.items()):
-        if NAME.match(name) and isinstance(value, str) and not re.search(r"[\x00\r\n]", value):
-            lines.append("%s=%s\n" % (name, value))
-        else:
-            say("left out the variable %r: its name or value cannot be passed on" % (name,))
-    return "".join(lines)
-
-
-def write_environment(job, uid, gid, text):
-    """RUNS/JOB/environment, readable by the job's user alone; never follows what somebody put in the way."""
-    os.makedirs(RUNS, 0o711, exist_ok=True)
-    runs = os.open(RUNS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if os.fstat(runs).st_uid != os.geteuid():
-            raise OSError("%s does not belong to root" % RUNS)
-        os.fchmod(runs, 0o711)
-        if os.path.lexists(os.path.join(RUNS, job)):
-            shutil.rmtree(os.path.join(RUNS, job))
-        os.mkdir(job, 0o700, dir_fd=runs)
-        place = os.open(job, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=runs)
-        try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-            with os.fdopen(os.open("environment", flags, 0o600, dir_fd=place), "w") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fchown(stream.fileno(), uid, gid)
-            os.fchown(place, uid, gid)
-        finally:
-            os.close(place)
-    finally:
-        os.close(runs)
-
-
 def environment(variables, clock=time.monotonic, sleep=time.sleep):
     """Leave the run's environment on this node. Always 0: an error here would drain the node."""
     job, uid, gid = variables.get("SLURM_JOB_ID", ""), variables.get("SLURM_JOB_UID"), variables.get("SLURM_JOB_GID")
@@ -313,7 +216,7 @@ def environment(variables, clock=time.monotonic, sleep=time.sleep):
             answer = fetch_environment(variables)
             if answer.get("uid") != int(uid):
                 raise Refused("the run belongs to uid %s, the job to %s" % (answer.get("uid"), uid))
-            write_environment(job, int(uid), int(gid), environment_lines(answer.get("env", {})))
+            write_environment(job, int(uid), int(gid), environment_lines(answer.get("env", {}), say))
         except (OSError, Deadline) as error:
             if clock() - began < DAEMON_DOWN_S:
                 sleep(1.0)

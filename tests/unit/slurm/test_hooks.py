@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qtandem.core.installing import with_constants
+from qtandem.core.installing import assembled, with_constants
 
 HOOKS = Path(__file__).parents[3] / "slurm" / "hooks"
 JOB = {
@@ -96,7 +96,7 @@ class Site:
         for name in ("prolog_slurmctld", "epilog_slurmctld", "prolog", "epilog", "task_prolog", "qtandem_slurm.py"):
             language = "python" if name.endswith(".py") else "sh"
             target = folder / name
-            target.write_text(with_constants((HOOKS / name).read_text(), values, language))
+            target.write_text(with_constants(assembled((HOOKS / name).read_text()), values, language))
             target.chmod(0o755)
         self.record()
 
@@ -247,6 +247,27 @@ def test_the_environment_reaches_the_tasks_of_the_jobs_user_alone(site: Site, da
     ]
     assert site.run("epilog").returncode == 0
     assert list(site.runs.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root leaves files for others")
+def test_a_jobs_user_may_read_the_environment_and_neither_write_nor_own_it(site: Site, daemon: Daemon) -> None:
+    daemon.answers("/v1/runs/slurm:lab:7.0/environment", {**environment(A="1"), "uid": 12345})
+    site.run("prolog", SLURM_JOB_UID="12345", SLURM_JOB_GID="12345")
+    folder = site.file.parent.stat()
+    assert (folder.st_uid, folder.st_mode & 0o777) == (0, 0o711)
+    if site.file.stat().st_uid:
+        pytest.skip("the file system has no lists of rights")
+    place = os.open(site.file.parent, os.O_RDONLY)
+    file = f"/proc/self/fd/{place}/environment"
+
+    def may(command: str, uid: int) -> bool:
+        done = subprocess.run(["sh", "-c", command], user=uid, pass_fds=[place], capture_output=True)
+        return done.returncode == 0
+
+    commands = (f"cat {file}", f"echo >>{file}", f"chmod 600 {file}", f"rm -f {file}", f"touch {file}.2")
+    assert [may(command, 12345) for command in commands] == [True, False, False, False, False]
+    assert not may(commands[0], 12346)
+    os.close(place)
 
 
 def test_the_node_finds_the_array_of_an_element(site: Site, daemon: Daemon) -> None:
