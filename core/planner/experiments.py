@@ -5,14 +5,16 @@ What the paper leaves open is chosen here and printed in the report: E2's tier m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from qtandem.core.planner.checker import check
 from qtandem.core.planner.generate import Parameters, generate
 from qtandem.core.planner.instance import Instance
+from qtandem.core.planner.kept import Figures, Kept
 from qtandem.core.planner.objective import objective
 from qtandem.core.planner.plan import Plan
 from qtandem.core.planner.solve import solve
@@ -62,22 +64,6 @@ E1_LAMBDA = 5.0
 E3_SIZES = ((10, 53), (25, 133), (50, 267), (75, 400))
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One arm on one instance. `score` is the mean fit Phi, `kept` the share of placed work whose checks hold."""
-
-    admission: float
-    nodes: int
-    cost: float
-    energy: float
-    seconds: float
-    gap: float
-    proven: bool
-    kept: float = 1.0
-    kept_regulated: float = 1.0
-    score: float = 0.0
-
-
 def figures(instance: Instance, plan: Plan) -> Figures:
     used = set(plan.placement.values())
     nodes = [n for n in instance.nodes if n.name in used]
@@ -89,20 +75,22 @@ def figures(instance: Instance, plan: Plan) -> Figures:
         seconds=plan.seconds,
         gap=plan.gap,
         proven=plan.proven,
+        load=round(os.getloadavg()[0], 2),
     )
 
 
-def _solved(instance: Instance, name: str, engine: str, limit_s: float, workers: int) -> Plan:
+def _solved(instance: Instance, name: str, engine: str, limit_s: float, workers: int = 0) -> Plan:
+    """A checked plan; without `workers` work is counted instead of time, so that it is the same on any machine."""
     goal = objective(name, lam=E1_LAMBDA) if name == "regulated" else objective(name)
-    plan = solve(instance, goal, engine=engine, limit_s=limit_s, workers=workers)
+    plan = solve(instance, goal, engine=engine, limit_s=limit_s, workers=workers or 1, deterministic=not workers)
     faults = check(instance, goal, plan)
     if faults:
         raise AssertionError(f"{engine}: {faults[0]}")
     return plan
 
 
-def e2(seeds: int, limit_s: float, workers: int, say: Say) -> dict[str, dict[str, list[Figures]]]:
-    """Regime to arm to figures of each seed: greedy, performance, balanced."""
+def e2(seeds: int, limit_s: float, say: Say, kept: Kept) -> dict[str, dict[str, list[Figures]]]:
+    """Regime to arm to figures of each seed: greedy, performance, balanced. Deterministic."""
     arms = {
         "greedy": ("balanced", "least-allocated"),
         "performance": ("performance", "exact"),
@@ -115,7 +103,11 @@ def e2(seeds: int, limit_s: float, workers: int, say: Say) -> dict[str, dict[str
             say(f"E2 {regime} {seed + 1}/{seeds}")
             instance = generate(e2_parameters(seed, load), seed)
             for arm, (goal, engine) in arms.items():
-                out[regime][arm].append(figures(instance, _solved(instance, goal, engine, limit_s, workers)))
+
+                def measure(goal: str = goal, engine: str = engine, instance: Instance = instance) -> Figures:
+                    return figures(instance, _solved(instance, goal, engine, limit_s))
+
+                out[regime][arm].append(kept.figures(f"E2 {regime} {arm} {seed} {limit_s:g}", measure))
     return out
 
 
@@ -125,8 +117,8 @@ def e2_parameters(seed: int, load: tuple[float, float]) -> Parameters:
     return replace(E2_BASE, nodes=nodes, workloads=workloads, load=load)
 
 
-def e1(seeds: int, limit_s: float, workers: int, say: Say) -> dict[str, list[Figures]]:
-    """Arm to figures of each seed: blind, labels, hard-only, hard and soft."""
+def e1(seeds: int, limit_s: float, say: Say, kept: Kept) -> dict[str, list[Figures]]:
+    """Arm to figures of each seed: blind, labels, hard-only, hard and soft. Deterministic."""
     arms = {
         "blind": ("balanced", "least-allocated"),
         "labels": ("balanced", "least-allocated"),
@@ -139,8 +131,15 @@ def e1(seeds: int, limit_s: float, workers: int, say: Say) -> dict[str, list[Fig
         instance = e1_instance(seed)
         blind = replace(instance, workloads=tuple(replace(w, posture=0.0) for w in instance.workloads))
         for arm, (goal, engine) in arms.items():
-            plan = _solved(blind if arm == "blind" else instance, goal, engine, limit_s, workers)
-            out[arm].append(_secured(instance, plan, figures(instance, plan)))
+            masked = blind if arm == "blind" else instance
+
+            def measure(
+                goal: str = goal, engine: str = engine, instance: Instance = instance, masked: Instance = masked
+            ) -> Figures:
+                plan = _solved(masked, goal, engine, limit_s)
+                return _secured(instance, plan, figures(instance, plan))
+
+            out[arm].append(kept.figures(f"E1 {arm} {seed} {limit_s:g}", measure))
     return out
 
 
@@ -193,8 +192,10 @@ def _secured(instance: Instance, plan: Plan, figures: Figures) -> Figures:
     )
 
 
-def e3(seeds: int, peer_seeds: int, limit_s: float, workers: int, say: Say) -> dict[int, dict[str, list[Figures]]]:
-    """Size to engine to figures: greedy and ours on all seeds, the paper's formulation on the first few."""
+def e3(
+    seeds: int, peer_seeds: int, limit_s: float, workers: int, say: Say, kept: Kept
+) -> dict[int, dict[str, list[Figures]]]:
+    """Size to engine to figures, in time: greedy and ours on all seeds, the paper's formulation on the first few."""
     out: dict[int, dict[str, list[Figures]]] = {}
     for nodes, workloads in E3_SIZES:
         out[nodes] = {"greedy": [], "ours": [], "paper": []}
@@ -203,6 +204,9 @@ def e3(seeds: int, peer_seeds: int, limit_s: float, workers: int, say: Say) -> d
             instance = generate(Parameters(nodes=nodes, workloads=workloads), seed)
             engines = {"greedy": "least-allocated", "ours": "exact"} | ({"paper": "paper"} if seed < peer_seeds else {})
             for arm, engine in engines.items():
-                plan = _solved(instance, "balanced", engine, limit_s, workers)
-                out[nodes][arm].append(figures(instance, plan))
+
+                def measure(engine: str = engine, instance: Instance = instance) -> Figures:
+                    return figures(instance, _solved(instance, "balanced", engine, limit_s, workers))
+
+                out[nodes][arm].append(kept.figures(f"E3 {nodes} {arm} {seed} {limit_s:g} {workers}", measure))
     return out

@@ -113,15 +113,20 @@ def reproduce(
     seeds: Annotated[int, typer.Option(min=2, help="Instances of each setting; the paper has 30.")] = 30,
     limit: Limit = 10.0,
     output: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("docs/reproduction.md"),
-    workers: Annotated[int, typer.Option(min=1, help="Threads of the solvers.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Threads of the solvers in E3.")] = 2,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep figures there as they come, and go on from them.")
+    ] = None,
+    again: Annotated[str, typer.Option(help="Of what is kept, measure this anew: E1, E2 or E3.")] = "",
 ) -> None:
     """Run the paper's experiments E1 to E3 and write the report: minutes to hours."""
     _require()
+    from qtandem.core.planner.kept import Kept
     from qtandem.core.planner.reproduction import report
     from qtandem.daemons.commands.output import progress
 
     with progress("experiments") as shown:
-        text = report(seeds, limit, workers=workers, say=shown.say)
+        text = report(seeds, limit, workers=workers, say=shown.say, kept=Kept(keep, again))
     output.write_text(text)
     print(output)
 
