@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,18 +26,29 @@ PAUSED = Observation(availability=Availability.PAUSED, reason="calibrating")
 @pytest.fixture
 async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     monkeypatch.setattr(refusals, "ASK_S", 0.01)
-    monkeypatch.setattr(lifecycle, "CALL_S", 0.1)
     private = Resource("private", "simulator", "private", access=Access(frozenset({"bob"})), poll_s=0.05)
     async with House(
         tmp_path,
         {"fez": 1, "torino": 1, "private": private},
         refusals=3,
-        releasing_wait_s=0.5,
-        no_requeue_wait_s=0.5,
         submit_ms=4000,
+        fact_ttl_periods=200,
     ) as built:
         await built.observer.first_facts(["fez", "torino", "private"], 5.0)
         yield built
+
+
+@pytest.fixture
+def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that has to wait is told so soon."""
+    monkeypatch.setattr(lifecycle, "CALL_S", 0.1)
+
+
+def have(house: House, **timing: float) -> None:
+    """Give the house other times of waiting."""
+    settings = house.context.settings
+    changed = settings.model_copy(update={"timing": settings.timing.model_copy(update=timing)})
+    house.context.configuration = replace(house.context.configuration, settings=changed)
 
 
 def run_of(house: House, job: str, attempt: int = 0, **fields: object) -> Run:
@@ -127,6 +139,7 @@ async def test_back_to_back_jobs_wait_for_the_slot_that_is_being_given_back(hous
     assert house.manager.delays == house.manager.held == {}
 
 
+@pytest.mark.usefixtures("short_calls")
 async def test_a_slow_release_is_waited_for_in_several_calls(house: House) -> None:
     await start(house, "1")
     pause = house.workers.pause("release")
@@ -139,6 +152,7 @@ async def test_a_slow_release_is_waited_for_in_several_calls(house: House) -> No
 
 
 async def test_a_wait_that_is_in_vain_ends_in_a_delayed_requeue(house: House, eventually: Callable) -> None:
+    have(house, releasing_wait_s=0.5)
     await start(house, "1")
     house.manager.add("2", JobState.RUNNING)
     began = time.monotonic()
@@ -177,7 +191,7 @@ async def test_a_start_forgets_earlier_refusals(house: House, eventually: Callab
     house.manager.add("1")
     await see(house, "fez", PAUSED, eventually)
     for attempt in range(2):
-        await start(house, "1", attempt=attempt)
+        assert (await start(house, "1", attempt=attempt)).verdict == "hold"
     await see(house, "fez", Observation(availability=Availability.ONLINE), eventually)
     assert (await start(house, "1", attempt=2)).verdict == "admit"
     assert await house.context.records.refusal(str(house.manager.id("1"))) is None
@@ -227,6 +241,7 @@ async def test_after_a_restart_a_start_waits_for_the_first_look(tmp_path: Path) 
         assert (await waiting).verdict == "admit"
 
 
+@pytest.mark.usefixtures("short_calls")
 async def test_an_end_breaks_off_a_start_that_waits(house: House) -> None:
     await start(house, "1")
     assert (await start(house, "2")).verdict == "wait"
@@ -358,6 +373,7 @@ async def test_an_end_that_names_the_next_attempt_ends_the_one_that_was_seen(hou
 
 
 async def test_what_a_refused_start_is_told_is_the_cause_and_not_its_undoing(house: House) -> None:
+    have(house, no_requeue_wait_s=0.5)
     house.workers.fail("acquire", QtandemError("vendor-error", "the vendor answered 500", retry_after=0.01), times=99)
     answer = await insist(house, "1", can_requeue=False)
     assert "the vendor answered 500" in answer.message
