@@ -6,7 +6,7 @@ RUN    := $(BIN)/python -m
 # Clusters mostly wait: two test processes, each with one of its own.
 LIVE   := -n 2 --dist loadgroup
 
-.PHONY: all demo test unit live soak lint bench demo-slurm docs dist clean
+.PHONY: all demo test unit live live-unstable soak lint bench demo-slurm docs dist clean
 
 all: lint test
 
@@ -31,6 +31,10 @@ unit: $(VENV)/dev.stamp
 
 live: $(VENV)/dev.stamp  ## everything that can run live here
 	QTANDEM_LIVE=all $(RUN) pytest tests/live -m 'not soak' $(LIVE) $(PYTEST_ARGS)
+
+live-unstable: $(VENV)/dev.stamp  ## the Slurm suite on the Slurm of Debian's unstable release
+	QTANDEM_SLURM_IMAGE=$$(QTANDEM_DEBIAN=sid containers/build slurm) \
+		$(RUN) pytest tests/live -m 'not soak' -k slurm $(LIVE) $(PYTEST_ARGS)
 
 soak: $(VENV)/dev.stamp  ## chaos for an hour (SOAK_SECONDS to change)
 	$(RUN) pytest tests/live -m soak --timeout 0 $(PYTEST_ARGS)
