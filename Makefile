@@ -33,7 +33,7 @@ live: $(VENV)/dev.stamp  ## everything that can run live here
 	QTANDEM_LIVE=all $(RUN) pytest tests/live -m 'not soak' $(LIVE) $(PYTEST_ARGS)
 
 live-unstable: $(VENV)/dev.stamp  ## the Slurm suite on the Slurm of Debian's unstable release
-	QTANDEM_SLURM_IMAGE=$$(QTANDEM_DEBIAN=sid containers/build slurm) \
+	image=$$(QTANDEM_DEBIAN=sid containers/build slurm) && QTANDEM_SLURM_IMAGE=$$image \
 		$(RUN) pytest tests/live -m 'not soak' -k slurm $(LIVE) $(PYTEST_ARGS)
 
 soak: $(VENV)/dev.stamp  ## chaos for an hour (SOAK_SECONDS to change)
