@@ -26,13 +26,17 @@ JSON = "application/json"
 
 @dataclass(frozen=True)
 class Request:
-    """One request as it arrived. `query` keeps all values of a name; header names are in lower case."""
+    """One request as it arrived. `query` keeps all values of a name; header names are in lower case.
+
+    `at` is when, by `time.monotonic`.
+    """
 
     method: str
     path: str
     query: Mapping[str, list[str]]
     headers: Mapping[str, str]
     body: bytes
+    at: float = 0.0
 
     def json(self) -> Any:
         return json.loads(self.body) if self.body else None
@@ -108,6 +112,8 @@ class FakeServer:
 
     # Requests that change nothing although they are not GET, such as those for an access token.
     harmless: tuple[str, ...] = ()
+    # How soon a server notices that it shall close, in seconds; each look costs a process with many of them.
+    look_s = 0.02
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self.seen: list[Request] = []
@@ -118,7 +124,7 @@ class FakeServer:
         self._healed = threading.Event()
         self._routes = list(_routes_of(self))
         self._server = _Server(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(self.look_s,), daemon=True)
         self._thread.start()
 
     @property
@@ -325,6 +331,7 @@ def _handler(fake: FakeServer) -> type[BaseHTTPRequestHandler]:
                     parse_qs(parts.query, keep_blank_values=True),
                     {key.lower(): value for key, value in self.headers.items()},
                     self.rfile.read(length),
+                    time.monotonic(),
                 )
             )
             if reply is None:
