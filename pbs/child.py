@@ -1,127 +1,116 @@
-"""The process that speaks libpbs for the daemon: one JSON object a line in, one out, in order.
+"""The process that speaks to PBS for the daemon, as the user who has rights there.
 
-A call of libpbs has no deadline; this process is what is killed when one does not come back.
+One JSON object a line in; for each, in order, a line with the number of bytes that follow, and an answer of that
+many. With a launcher this is where the daemon's rights in PBS end, so each call is checked, not only passed on.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qtandem.pbs import ifl
-from qtandem.pbs.ifl import Attribute, Command, Connection, Library, Object, Op, PbsError
-from qtandem.pbs.port import FLAGS, JOB_ATTRIBUTES
+from qtandem.core.errors import QtandemError
+from qtandem.pbs.clients import Client, Clients
+from qtandem.pbs.port import Port
 from qtandem.pbs.records import Record
 
-# After these the connection is of no more use.
-BROKEN = {15010, 15011, 15031, 15033, ifl.NO_SERVER}
+# Ways to speak to PBS: by libpbs at a path, or by the commands in a folder (empty: PATH).
+LIBRARY, COMMANDS = "library", "commands"
+_JOB = re.compile(r"[0-9]+(\[[0-9]*\])?(\.[A-Za-z0-9.-]+)?\Z")
+_RESOURCE = re.compile(r"qpu_[A-Za-z0-9_]{1,60}\Z")
+_STATES = re.compile(r"[A-Z]{1,16}\Z")
+_TEXT_CHARS = 1000
 
 
-class Speaker:
-    """Calls by name, over one connection that is made again when it broke."""
+def _job(value: object) -> bool:
+    return isinstance(value, str) and bool(_JOB.match(value))
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
-        self._connection: Connection | None = None
-        self._suffix = ""
 
-    def answer(self, call: Mapping[str, Any]) -> dict[str, Any]:
+def _resource(value: object) -> bool:
+    return isinstance(value, str) and bool(_RESOURCE.match(value))
+
+
+def _list_of(good: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, list) and all(map(good, value))
+
+
+def _values(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        _resource(name) and type(slots) is int and slots >= 0 for name, slots in value.items()
+    )
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= _TEXT_CHARS and value.isprintable()
+
+
+# The calls of `Port` and what each argument must be.
+CALLS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
+    "server": {},
+    "jobs": {"ids": _list_of(_job)},
+    "asking": {
+        "resources": _list_of(_resource),
+        "states": lambda value: isinstance(value, str) and bool(_STATES.match(value)),
+        "elements": lambda value: isinstance(value, bool),
+    },
+    "available": {"values": _values, "missing": _list_of(_resource)},
+    "nudge": {},
+    "hold": {"id": _job},
+    "comment": {"id": _job, "text": _text},
+    "eligible": {"id": _job, "at": lambda value: type(value) in (int, float)},
+    "rerun": {"id": _job},
+}
+
+
+async def answer(port: Port, call: object) -> dict[str, Any]:
+    """What one call gave, or why it gave nothing; never raises for what the other side sent."""
+    try:
+        if not isinstance(call, dict) or set(call) != {"call", "with"} or not isinstance(call["with"], dict):
+            raise QtandemError("bad-request", "the call does not have its form")
+        rules = CALLS.get(str(call["call"]))
+        given = call["with"]
+        if rules is None or set(rules) != set(given) or not all(rules[name](given[name]) for name in given):
+            raise QtandemError("bad-request", f"{str(call['call'])[:40]!r} is not called like this")
+        return {"ok": _plain(await getattr(port, call["call"])(**given))}
+    except QtandemError as error:
+        return {"code": error.code, "message": error.message, "cause": error.cause}
+
+
+def _plain(found: Record | list[Record] | None) -> Any:
+    if isinstance(found, list):
+        return [_plain(each) for each in found]
+    return {"name": found.name, "values": dict(found.values)} if isinstance(found, Record) else found
+
+
+def port(how: str, place: str) -> Port:
+    """The port that the command line names."""
+    if how == LIBRARY:
+        from qtandem.pbs.ifl import Library
+        from qtandem.pbs.speaker import ByLibrary
+
+        return ByLibrary(Library(Path(place)))
+    return Clients(Client(place))
+
+
+async def serve(used: Port) -> None:
+    """Answer until the input ends."""
+    while line := sys.stdin.buffer.readline():
         try:
-            handler: Callable[..., Any] = getattr(self, f"do_{call['call']}")
-            return {"ok": handler(**call.get("with", {}))}
-        except PbsError as error:
-            if error.code in BROKEN:
-                self._drop()
-            return {"code": error.code, "text": error.text}
-
-    def do_server(self) -> Any:
-        return _plain([self._connected().server()])[0]
-
-    def do_jobs(self, ids: list[str]) -> Any:
-        found: list[Record] = []
-        for id in ids:
-            try:
-                found += self._connected().jobs(self._full(id), JOB_ATTRIBUTES)
-            except PbsError as error:
-                if error.code not in (ifl.UNKNOWN_JOB, ifl.FINISHED):
-                    raise
-        return _plain(found)
-
-    def do_asking(self, resources: list[str]) -> Any:
-        found: dict[str, Record] = {}
-        for resource in resources:
-            chosen = [
-                Attribute("job_state", "BHQTW", op=Op.EQ),
-                Attribute("Resource_List", "0", resource, Op.GT),
-            ]
-            found |= {record.name: record for record in self._connected().select(chosen, JOB_ATTRIBUTES)}
-        return _plain(list(found.values()))
-
-    def do_available(self, values: dict[str, int], missing: list[str]) -> None:
-        made = [Attribute("type", "long"), Attribute("flag", FLAGS)]
-        for name in missing:
-            # One that is there already is refused; whether all are there, the next call tells.
-            with contextlib.suppress(PbsError):
-                self._connected().manage(Command.CREATE, Object.RESOURCE, name, made)
-        pairs = [Attribute("resources_available", str(value), name) for name, value in values.items()]
-        self._connected().manage(Command.SET, Object.SERVER, "", pairs)
-
-    def do_nudge(self) -> None:
-        if self._connected().server(["scheduling"]).get("scheduling").lower() in ("true", "1"):
-            self._connected().manage(Command.SET, Object.SERVER, "", [Attribute("scheduling", "True")])
-
-    def do_hold(self, id: str) -> None:
-        self._connected().hold(self._full(id), "s")
-
-    def do_comment(self, id: str, text: str) -> None:
-        self._connected().alter(self._full(id), [Attribute("comment", text)])
-
-    def do_eligible(self, id: str, at: float) -> None:
-        self._connected().alter(self._full(id), [Attribute("Execution_Time", str(int(at) + 1))])
-
-    def do_rerun(self, id: str) -> None:
-        self._connected().rerun(self._full(id))
-
-    def do_submit(self, attributes: list[list[str]]) -> str:
-        given = [Attribute(name, value, resource) for name, resource, value in attributes]
-        return self._connected().submit(given)
-
-    def do_run(self, id: str) -> None:
-        self._connected().run(self._full(id))
-
-    def do_delete(self, id: str) -> None:
-        self._connected().delete(self._full(id))
-
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._library.connect()
-            self._suffix = self._connection.server(["server_host"]).name
-        return self._connection
-
-    def _full(self, id: str) -> str:
-        """The library takes ids with the server's name, which the commands add."""
-        self._connected()
-        return id if "." in id or not id else f"{id}.{self._suffix}"
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+            call = json.loads(line)
+        except ValueError:
+            call = None
+        data = json.dumps(await answer(used, call)).encode()
+        sys.stdout.buffer.write(b"%d\n" % len(data) + data)
+        sys.stdout.buffer.flush()
 
 
-def _plain(found: list[Record]) -> list[dict[str, Any]]:
-    return [{"name": record.name, "values": dict(record.values)} for record in found]
-
-
-def main(arguments: list[str]) -> int:
-    speaker = Speaker(Library(Path(arguments[0])))
-    for line in sys.stdin:
-        sys.stdout.write(json.dumps(speaker.answer(json.loads(line))) + "\n")
-        sys.stdout.flush()
+def main(arguments: Sequence[str]) -> int:
+    asyncio.run(serve(port(*arguments)))
     return 0
 
 

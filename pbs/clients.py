@@ -50,10 +50,11 @@ class Clients:
                 raise QtandemError("manager-unreachable", "qstat gave no answer", cause=done.stderr.strip() or None)
         return found
 
-    async def asking(self, resources: Sequence[str]) -> list[Record]:
+    async def asking(self, resources: Sequence[str], states: str, elements: bool = False) -> list[Record]:
         ids: dict[str, None] = {}
+        select = ("qselect", "-T") if elements else ("qselect",)
         for resource in resources:
-            listed = await self._client.run("qselect", "-s", "BHQTW", "-l", f"{resource}.gt.0")
+            listed = await self._client.run(*select, "-s", states, "-l", f"{resource}.gt.0")
             ids |= dict.fromkeys(listed.stdout.split())
         return await self.jobs(list(ids)) if ids else []
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qtandem.core import doctoring
+from qtandem.core import accounts, doctoring
 from qtandem.core.installing import Check
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.pbs import ifl, records, site
+from qtandem.pbs import ifl, records, rights, site
 from qtandem.pbs.install import PBS_HOOKS, TEXTS, Installer
 from qtandem.pbs.port import FLAGS
 
@@ -26,9 +26,11 @@ class _Doctor:
         self._installer = Installer(settings, catalog)
 
     def questions(self) -> list[doctoring.Question]:
+        mine = [self._accounts] if self._installer.launches() else []
         if not self._installer.is_server():
-            return [self._daemon]
-        return [self._server, self._daemon, self._library, self._files, self._hooks, self._resources, self._scheduler]
+            return [self._daemon, *mine]
+        asked = [self._library, self._files, self._hooks, self._resources, self._scheduler]
+        return [self._server, self._daemon, *mine, *asked]
 
     def _server(self) -> Iterator[Check]:
         version = self._installer.server_attribute("pbs_version")
@@ -36,12 +38,18 @@ class _Doctor:
         scheduling = self._installer.server_attribute("scheduling").lower() in ("true", "1")
         fix = "" if scheduling else "qmgr -c 'set server scheduling = true'"
         yield Check("scheduling", scheduling, "on" if scheduling else "off: no job starts", fix)
-        who = self._installer.manager_name()
-        ok = who in site.words(self._installer.server_attribute("managers"))
-        yield Check("right to set resources", ok, f"{who} {'is' if ok else 'is not'} a manager", "" if ok else INSTALL)
+        have = site.words(self._installer.server_attribute("managers"))
+        missing = [who for who in self._installer.managers() if who not in have]
+        detail = (
+            f"not managers: {', '.join(missing)}" if missing else f"managers: {', '.join(self._installer.managers())}"
+        )
+        yield Check("right to set resources", not missing, detail, INSTALL if missing else "")
 
     def _daemon(self) -> Iterator[Check]:
         yield from doctoring.daemon(self._settings.daemon.socket)
+
+    def _accounts(self) -> Iterator[Check]:
+        yield from accounts.checks(self._settings.daemon, rights.commands(self._installer.section))
 
     def _library(self) -> Iterator[Check]:
         options = self._installer.section.options

@@ -112,10 +112,12 @@ class Connection:
         id_, more = _text(id) if id else ffi.NULL, _optional(extend)
         return self._status(self._calls.pbs_statjob, id_, names.first, more)
 
-    def select(self, chosen: Sequence[Attribute], wanted: Iterable[str] | None = None) -> list[Record]:
-        """The jobs that meet all of `chosen`."""
-        criteria, names = _List(chosen), _List(map(Attribute, wanted or ()))
-        return self._status(self._calls.pbs_selstat, criteria.first, names.first, ffi.NULL)
+    def select(
+        self, chosen: Sequence[Attribute], wanted: Iterable[str] | None = None, extend: str | None = None
+    ) -> list[Record]:
+        """The jobs that meet all of `chosen`; `extend` "T" has the elements of arrays too."""
+        criteria, names, more = _List(chosen), _List(map(Attribute, wanted or ())), _optional(extend)
+        return self._status(self._calls.pbs_selstat, criteria.first, names.first, more)
 
     def hold(self, id: str, kinds: str = "u") -> None:
         self._do(self._calls.pbs_holdjob, _required(id), _required(kinds), ffi.NULL)

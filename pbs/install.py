@@ -13,15 +13,17 @@ from pathlib import Path
 
 from qtandem.core import accounts
 from qtandem.core.errors import QtandemError
+from qtandem.core.hosts import among
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step, assembled, run_steps, with_constants
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.pbs import records, site
+from qtandem.pbs import records, rights, site
 from qtandem.pbs.manager import client
 from qtandem.pbs.port import FLAGS
 
 SOURCE = Path(__file__).parent
 HOOKS = Path("/usr/libexec/qtandem/pbs")
+HOME = "/var/spool/pbs"
 HOOK_FILES: tuple[tuple[str, int], ...] = (("server.py", 0o644), ("node.py", 0o644), ("server_dyn_res", 0o755))
 # Resources of users' own wording; the scheduler does not look at them.
 TEXTS = ("qpu", "quantum_resources")
@@ -66,7 +68,7 @@ class Installer:
         self.files = HostFiles(settings.daemon.state_dir / "install" / "pbs.json")
         self.hooks = Path(self.section.options.get("hooks_dir") or HOOKS)
         self.conf = site.conf(Path(self.section.options.get("conf") or site.CONF))
-        self.sched_config = Path(self.conf.get("PBS_HOME", "/var/spool/pbs")) / "sched_priv" / "sched_config"
+        self.sched_config = Path(self.conf.get("PBS_HOME", HOME)) / "sched_priv" / "sched_config"
 
     def changes(self) -> list[Change]:
         """Everything that an installed host has, each done or to do. Reads only."""
@@ -101,9 +103,14 @@ class Installer:
         """The counted resources by which PBS knows the QPUs."""
         return [records.resource(one.native) for one in self._catalog.resources.values()]
 
-    def manager_name(self) -> str:
-        """The daemon's user as PBS names it."""
-        return f"{accounts.DAEMON}@{self.host}"
+    def managers(self) -> Sequence[str]:
+        return rights.managers(self._settings, self.host)
+
+    def launches(self) -> bool:
+        """Whether a launcher starts what speaks to PBS on this host: the daemon's."""
+        daemon = self._settings.daemon
+        at_daemon = among(self.host, [self._settings.relay.server.rpartition(":")[0] or self.host])
+        return bool(daemon.launcher) and (at_daemon or daemon.launcher_config.exists())
 
     def pbs_hooks(self) -> dict[str, dict[str, str]]:
         return site.listed(self.client.run_sync("qmgr", "-c", "list hook", check=False).stdout, "Hook")
@@ -132,9 +139,12 @@ class Installer:
         return self._file_steps() + self._server_steps()
 
     def _file_steps(self) -> list[Step]:
-        if not self.is_server():
-            return []
-        return [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
+        steps = []
+        if self.is_server():
+            steps = [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
+        if self.launches():
+            steps.append(accounts.step(self._settings.daemon, rights.commands(self.section), self.files))
+        return steps
 
     def _server_steps(self) -> list[Step]:
         if not self.is_server():
@@ -144,7 +154,7 @@ class Installer:
             known = self.resources()
             return [
                 *(self._resource(name, known) for name in (*TEXTS, *self.natives())),
-                self._manager_right(),
+                *self._manager_rights(),
                 *self._hook_steps(),
                 *self._by_hand(),
             ]
@@ -173,12 +183,15 @@ class Installer:
 
         return Step(Change(identity, title, ChangeState.TODO), make)
 
-    def _manager_right(self) -> Step:
-        who = self.manager_name()
-        identity, title = f"manager {who}", f"{who} is a manager of PBS: it sets resources and holds jobs"
-        if who in site.words(self.server_attribute("managers")):
-            return Step(Change(identity, title, ChangeState.DONE))
-        return self._noted(identity, title, lambda: self._qmgr(f'set server managers += "{who}"'))
+    def _manager_rights(self) -> Iterable[Step]:
+        have = site.words(self.server_attribute("managers"))
+        for who in self.managers():
+            identity, title = f"manager {who}", f"{who} is a manager of PBS: it sets resources and holds jobs"
+            if who in have:
+                yield Step(Change(identity, title, ChangeState.DONE))
+            else:
+                add = f'set server managers += "{who}"'
+                yield self._noted(identity, title, lambda add=add: self._qmgr(add))  # type: ignore[misc]
 
     def server_attribute(self, name: str) -> str:
         shown = records.objects(self.client.run_sync("qstat", "-B", "-f", "-F", "json").stdout, "Server")
@@ -285,6 +298,7 @@ class Installer:
             "CLUSTER": self.section.cluster,
             "SOCKET": str(daemon.socket),
             "NAMES": str(daemon.runtime_dir / "names"),
+            "PRIV": str(Path(self.conf.get("PBS_HOME", HOME)) / "server_priv"),
             "RUNS": str(daemon.runtime_dir / "runs"),
             "DEADLINE_MS": round(timing.submit_ms),
             "CALL_S": 10,

@@ -10,8 +10,11 @@ from typing import Protocol
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
+from qtandem.core.processes import Start
 from qtandem.core.runs import JobId, valid_cluster
 from qtandem.pbs import records
+from qtandem.pbs.apart import Apart
+from qtandem.pbs.child import COMMANDS, LIBRARY
 from qtandem.pbs.clients import Client, Clients
 from qtandem.pbs.port import Port
 from qtandem.pbs.records import Record
@@ -34,31 +37,47 @@ class PbsSettings(Protocol):
     def options(self) -> Mapping[str, str]: ...
 
 
-def client(settings: PbsSettings) -> Client:
+def bin_dir(settings: PbsSettings) -> str:
+    """Where the commands are; empty: in PATH."""
     prefix = settings.options.get("exec", "")
-    return Client(settings.bin_dir or (f"{prefix}/bin" if prefix else ""), settings.options.get("conf", ""))
+    return settings.bin_dir or (f"{prefix}/bin" if prefix else "")
 
 
-def access(settings: PbsSettings) -> Port:
-    """libpbs where it is there and the commands are not chosen, else the commands."""
+def client(settings: PbsSettings) -> Client:
+    return Client(bin_dir(settings), settings.options.get("conf", ""))
+
+
+def way(settings: PbsSettings) -> tuple[str, str]:
+    """How PBS is spoken to, as `child.py` takes it: libpbs where it is and nobody chose the commands."""
     if settings.options.get("access") != "commands" and not settings.bin_dir:
         # The bindings are of no use where there is no PBS, and a broken cffi must not stop the commands.
         try:
             from qtandem.pbs import ifl
-            from qtandem.pbs.library import ByLibrary
 
             path = ifl.find(settings.options.get("exec", ""))
         except ImportError:
             path = None
         if path is not None:
-            return ByLibrary(path, settings.options.get("conf", ""))
-    return Clients(client(settings))
+            return LIBRARY, str(path)
+    return COMMANDS, bin_dir(settings)
+
+
+def access(settings: PbsSettings, launch: Start | None = None) -> Port:
+    """libpbs in a process apart, or the commands; with a launcher both in its process apart."""
+    how, place = way(settings)
+    if how == COMMANDS and launch is None:
+        return Clients(client(settings))
+    return Apart(how, place, settings.options.get("conf", ""), launch=launch)
 
 
 class PbsManager:
-    """Meets `core.managers.Manager`. `natives` maps configured resource names to native names."""
+    """Meets `core.managers.Manager`. `natives` maps configured resource names to native names.
+
+    With `start`, the launcher starts the process that speaks to PBS, under a user of its own.
+    """
 
     name = "pbs"
+    launchable = True
     capabilities = ManagerCapabilities(
         hooks_on_nodes=True,
         limits={"requeue": "not interactive jobs, nor those with -r n: PBS ends one whose start is refused"},
@@ -70,6 +89,7 @@ class PbsManager:
         natives: Mapping[str, str],
         *,
         port: Port | None = None,
+        start: Start | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not valid_cluster(settings.cluster):
@@ -78,7 +98,7 @@ class PbsManager:
         self.cluster = settings.cluster
         self._natives = dict(natives)
         self._names = {native: name for name, native in natives.items()}
-        self._port = port or access(settings)
+        self._port = port or access(settings, start)
         self._by_script = settings.options.get("sensor") == "script"
         self._shown: dict[str, int] = {}
         self._clock = clock
@@ -163,9 +183,13 @@ class PbsManager:
     async def pending(self) -> list[Job]:
         if not self._natives:
             return []
-        told = await self._port.asking([records.resource(native) for native in sorted(self._natives.values())])
+        # Of an array that has begun, elements may wait.
+        told = await self._port.asking(self._resources(), "BHQTW")
         waiting = [record for record in told if record.get("job_state")[:1] in ("Q", "H", "W", "T")]
         return [job for job in (await self._read(waiting)).values() if job.grants]
+
+    def _resources(self) -> list[str]:
+        return [records.resource(native) for native in sorted(self._natives.values())]
 
     async def hold(self, job: JobId, comment: str) -> None:
         """A system hold, which its owner cannot lift. PBS holds no element of an array alone: then the array."""

@@ -27,8 +27,8 @@ class Port(Protocol):
     async def jobs(self, ids: Sequence[str]) -> list[Record]:
         """Those of the jobs that PBS has and that are not over."""
 
-    async def asking(self, resources: Sequence[str]) -> list[Record]:
-        """Jobs that wait (or arrays that have begun) and ask for one of the resources."""
+    async def asking(self, resources: Sequence[str], states: str, elements: bool = False) -> list[Record]:
+        """Jobs in one of the states (letters) that ask for one of the resources; with the elements of arrays."""
 
     async def available(self, values: Mapping[str, int], missing: Sequence[str]) -> None:
         """Set `resources_available` of the server; resources that are `missing` are made first."""

@@ -14,6 +14,7 @@ import pbs
 CLUSTER = ""
 SOCKET = "/run/qtandem/qtandem.sock"
 NAMES = "/run/qtandem/names"
+PRIV = "/var/spool/pbs/server_priv"
 DEADLINE_MS = 40
 DOWN_S = 15
 # qtandem:end
@@ -229,6 +230,11 @@ def runjob(event):
     wanted = natives(job.Resource_List)
     if not wanted:
         return
+    why = unguarded(wanted)
+    if why:
+        say("job %s: %s" % (job.id, why))
+        refuse(job, DOWN_S, "%s; admins: qtandem install pbs --apply" % why)
+        return
     values = identity(job, ahead=1)
     keys = {str(key) for key in job.Resource_List.keys()}
     walltime = job.Resource_List["walltime"] if "walltime" in keys else None
@@ -251,6 +257,25 @@ def runjob(event):
         say("job %s: %s" % (job.id, error))
         pause, why = DOWN_S, "qtandem does not answer; next try in %d s" % DOWN_S
     refuse(job, pause, why)
+
+
+def unguarded(wanted):
+    """What would let a job run without a lease, in PBS's own files: its hosts ask our hook, and see the QPU."""
+    try:
+        with open(PRIV + "/hooks/qtandem_node.HK") as stream:
+            hook = dict(line.rstrip("\n").partition("=")[::2] for line in stream)
+        with open(PRIV + "/resourcedef") as stream:
+            flags = dict(re.findall(r"^(\S+).*?\bflag=(\w+)", stream.read(), re.MULTILINE))
+    except OSError as error:
+        return "the hook qtandem_node is not to be found (%s)" % error
+    # PBS writes only what is not its default.
+    if hook.get("enabled", "true").lower() != "true":
+        return "the hook qtandem_node is switched off"
+    missing = {"execjob_begin", "execjob_launch"} - set(hook.get("event", "").strip('"').split(","))
+    if missing:
+        return "the hook qtandem_node is not asked for %s" % ", ".join(sorted(missing))
+    blind = [name for name in sorted(wanted) if "m" not in flags.get(name, "")]
+    return "%s has lost its flag m" % blind[0] if blind else ""
 
 
 def refuse(job, pause, why):

@@ -15,13 +15,12 @@ from qtandem.core.settings import ManagerSettings
 from qtandem.gridengine.manager import GridEngineManager
 from qtandem.local.manager import LocalManager
 from qtandem.local.store import QueueStore, State
-from qtandem.pbs.library import ByLibrary
 from qtandem.pbs.manager import PbsManager
 from qtandem.slurm.manager import SlurmManager
 from tests.fakes.gridengine.cell import FakeCell
 from tests.fakes.manager import FakeManager
 from tests.fakes.pbs.complex import FakePbsComplex
-from tests.fakes.pbs.standin import libpbs
+from tests.fakes.pbs.driven import driven
 from tests.fakes.slurm.cluster import FakeSlurm
 
 NATIVES = {"fez": "fez", "ibm-x": "ibm_x"}
@@ -175,7 +174,7 @@ def pbs(folder: Path) -> Rig:
 
 def pbs_library(_folder: Path) -> Rig:
     """By libpbs: the bindings, on a stand-in for it."""
-    port = ByLibrary(libpbs())
+    port = driven()
 
     async def submit(native: str) -> JobId:
         pairs = [part.partition("=") for part in native.split(",") if part]
@@ -184,7 +183,7 @@ def pbs_library(_folder: Path) -> Rig:
 
     def cut() -> None:
         # As with a server that went away: what is there cannot be asked any more.
-        port._path = Path("/nonexistent/libpbs.so.0")
+        port._arguments = ("library", "/nonexistent/libpbs.so.0")
         if port._child is not None:
             port._child.kill()
 

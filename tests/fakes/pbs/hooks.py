@@ -27,11 +27,22 @@ class Site:
 
     def __post_init__(self) -> None:
         (self.folder / "names").write_text("fez\tfez\t2\nibm-x\tibm_x\t1\n")
+        self.define()
         self.constants = {
             "CLUSTER": "lab", "SOCKET": str(self.folder / "s"), "NAMES": str(self.folder / "names"),
-            "RUNS": str(self.folder / "runs"), "DEADLINE_MS": 500, "DOWN_S": 60, "CALL_S": 2, "BEGIN_S": 2,
+            "RUNS": str(self.folder / "runs"), "PRIV": str(self.folder / "priv"),
+            "DEADLINE_MS": 500, "DOWN_S": 60, "CALL_S": 2, "BEGIN_S": 2,
             "END_S": 1, "GIVE_BACK_ON_SUSPEND": "", **self.constants,
         }  # fmt: skip
+
+    def define(self, flags: str = "qm", **node_hook: str) -> None:
+        """The files in which pbs_server keeps the node hook's attributes and the resources."""
+        shown = {"hook_name": "qtandem_node", "event": '"execjob_begin,execjob_launch,execjob_end"', **node_hook}
+        hooks = self.folder / "priv" / "hooks"
+        hooks.mkdir(parents=True, exist_ok=True)
+        (hooks / "qtandem_node.HK").write_text("".join(f"{key}={value}\n" for key, value in shown.items()))
+        lines = ["qpu type=string", f"qpu_fez type=long flag={flags}", f"qpu_ibm_x type=long flag={flags}"]
+        (self.folder / "priv" / "resourcedef").write_text("".join(f"{line}\n" for line in lines))
 
     def hook(self, name: str, **constants: Any) -> str:
         text = assembled((HOOKS / name).read_text(), HOOKS)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,10 @@ class Site:
                 "conf": str(self.conf), "hooks_dir": str(self.hooks), "access": "commands"}}},
         })  # fmt: skip
 
+    def launched(self) -> None:
+        daemon = {"launcher": "/run/l.sock", "launcher_config": self.conf.parent / "launcher.toml"}
+        self.settings = self.settings.model_copy(update={"daemon": self.settings.daemon.model_copy(update=daemon)})
+
     def installer(self, host: str = "ctl.example.org") -> Installer:
         return Installer(self.settings, CATALOG, host=host)
 
@@ -58,7 +64,7 @@ def test_applying_is_idempotent_and_undoable(pbs_site: Site) -> None:
         assert state["resources"]["qpu_fez"] == ["long", "qm"]
         assert state["resources"]["qpu"] == ["string", ""]
         assert state["available"] == {"qpu_fez": 0, "qpu_iqm": 0}, "closed until the daemon says otherwise"
-        assert state["managers"] == "qtandem@ctl.example.org"
+        assert state["managers"] == "qtandem@ctl.example.org,qtandem-publisher@ctl.example.org"
         hook = state["hooks"]["qtandem_server"]
         assert (hook["event"], hook["alarm"]) == ('"queuejob,modifyjob,runjob,jobobit"', "5")
         assert (hook["order"], hook["enabled"]) == ("900", "true")
@@ -98,6 +104,31 @@ def test_a_hook_that_somebody_switched_off_is_seen(pbs_site: Site) -> None:
     assert "its text" in changes["hook qtandem_server"].detail
     installer.apply(installer.changes())
     assert by_id(installer.changes())["hook qtandem_node"].state is ChangeState.DONE
+
+
+def test_with_a_launcher_the_rights_are_its_users(pbs_site: Site) -> None:
+    pbs_site.launched()
+    installer = pbs_site.installer()
+    installer.apply(installer.changes())
+    with pbs_site.fake.state() as state:
+        assert state["managers"] == "qtandem-publisher@ctl.example.org"
+    written = tomllib.loads(pbs_site.settings.daemon.launcher_config.read_text())
+    [(name, entry)] = written["managers"]["pbs"]["commands"].items()
+    assert (name, entry["path"]) == ("qtandem-pbs", sys.executable)
+    assert entry["allow"] == [["-I", "-m", "qtandem.pbs.child", "commands", str(pbs_site.fake.bin)]]
+    assert written["managers"]["pbs"]["environment"]["PBS_CONF_FILE"] == str(pbs_site.conf)
+    installer.undo()
+    assert not pbs_site.settings.daemon.launcher_config.exists()
+
+
+def test_the_daemons_host_has_rights_of_its_own(pbs_site: Site) -> None:
+    relay = pbs_site.settings.relay.model_copy(update={"server": "service1:7447"})
+    pbs_site.settings = pbs_site.settings.model_copy(update={"relay": relay})
+    assert pbs_site.installer().managers() == ["qtandem@service1", "qtandem-publisher@ctl.example.org"]
+    pbs_site.launched()
+    [file, node] = pbs_site.installer("service1").changes()
+    assert file.id.endswith("launcher.toml")
+    assert node.state is ChangeState.DONE
 
 
 def test_a_resource_that_jobs_have_stays(pbs_site: Site) -> None:

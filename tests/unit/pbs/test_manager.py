@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.managers import Grant, JobState, SensorValue
+from qtandem.core.processes import Process, start_child
 from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
-from qtandem.pbs import records
-from qtandem.pbs.library import ByLibrary
+from qtandem.pbs import child, records, rights
+from qtandem.pbs.apart import Apart
 from qtandem.pbs.manager import PbsManager, access
 from qtandem.pbs.records import Record
 from tests.fakes.pbs.complex import FakePbsComplex
+from tests.fakes.pbs.driven import driven
 from tests.fakes.pbs.standin import libpbs
 
 NATIVES = {"fez": "fez", "ibm-x": "ibm_x"}
@@ -145,10 +149,10 @@ def test_odd_texts_of_pbs() -> None:
     assert records.read_request("qpu_fez=0,qpu_fez=2,xqpu_fez=1,qpu_fez=,qpu_fez=1", {}) == (Grant("fez", 3),)
 
 
-# ---- over libpbs
+# ---- in a process apart
 @pytest.fixture
-async def library() -> AsyncIterator[ByLibrary]:
-    made = ByLibrary(libpbs(), timeout_s=5.0)
+async def library() -> AsyncIterator[Apart]:
+    made = Apart(child.LIBRARY, str(libpbs()), timeout_s=10.0)
     yield made
     await made.close()
 
@@ -157,11 +161,11 @@ def test_libpbs_is_taken_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "libpbs.so.0").touch()
     options = {"exec": str(tmp_path)}
-    assert isinstance(access(ManagerSettings(options=options)), ByLibrary)
-    assert not isinstance(access(ManagerSettings(options={**options, "access": "commands"})), ByLibrary)
+    assert isinstance(access(ManagerSettings(options=options)), Apart)
+    assert not isinstance(access(ManagerSettings(options={**options, "access": "commands"})), Apart)
 
 
-async def test_a_child_that_dies_is_replaced(library: ByLibrary) -> None:
+async def test_a_child_that_dies_is_replaced(library: Apart) -> None:
     await library.server()
     assert library._child is not None
     os.kill(library._child.pid, signal.SIGKILL)
@@ -171,23 +175,95 @@ async def test_a_child_that_dies_is_replaced(library: ByLibrary) -> None:
     assert (await library.server()).name == "pbs"
 
 
-async def test_a_server_that_hangs_costs_a_child_and_the_deadline() -> None:
-    library = ByLibrary(libpbs(), timeout_s=5.0)
+async def test_a_server_that_hangs_costs_a_child_and_the_deadline(library: Apart) -> None:
     await library.server()
-    child, library._timeout_s = library._child, 0.3
-    assert child is not None
-    os.kill(child.pid, signal.SIGSTOP)
+    first, library._timeout_s = library._child, 0.3
+    assert first is not None
+    os.kill(first.pid, signal.SIGSTOP)
     with pytest.raises(QtandemError) as caught:
         await library.server()
-    assert (caught.value.code, child.returncode) == ("manager-unreachable", -signal.SIGKILL)
-    library._timeout_s = 5.0
+    assert (caught.value.code, first.returncode) == ("manager-unreachable", -signal.SIGKILL)
+    library._timeout_s = 10.0
     assert (await library.server()).name == "pbs"
-    await library.close()
 
 
-async def test_a_refusal_has_pbs_own_words(library: ByLibrary) -> None:
+async def test_a_refusal_has_pbs_own_words(library: Apart) -> None:
     with pytest.raises(QtandemError) as caught:
         await library.hold("999")
     assert caught.value.code == "command-failed"
     assert "Unknown Job Id" in caught.value.message
     assert "15001" in (caught.value.cause or "")
+
+
+async def test_a_library_that_cannot_be_loaded_means_no_answer(tmp_path: Path) -> None:
+    (tmp_path / "libpbs.so.0").write_text("not a library")
+    broken = Apart(child.LIBRARY, str(tmp_path / "libpbs.so.0"), timeout_s=10.0)
+    with pytest.raises(QtandemError) as caught:
+        await broken.server()
+    assert caught.value.code == "manager-unreachable"
+
+
+async def test_an_answer_of_any_length_arrives() -> None:
+    port = driven()
+    try:
+        for _ in range(40):
+            pairs = [["Resource_List", "qpu_fez", "1"], ["comment", "", "x" * 40_000]]
+            await port.call("submit", attributes=pairs)
+        assert len(await port.asking(["qpu_fez"], "Q")) == 40
+    finally:
+        await port.close()
+
+
+async def test_the_launcher_starts_what_roots_file_names(fake: FakePbsComplex) -> None:
+    """Commands too go by the process apart then: it checks what the daemon wants, and no pattern of arguments could."""
+    started: list[list[str]] = []
+
+    async def launch(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> Process:
+        started.append(list(argv))
+        assert (argv[0], dict(env)) == ("qtandem-pbs", {})
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PATH": os.environ["PATH"]}
+        return await start_child([sys.executable, *argv[2:]], path, cwd)
+
+    settings = ManagerSettings(cluster="lab", bin_dir=str(fake.bin))
+    manager = PbsManager(settings, NATIVES, start=launch)
+    try:
+        assert (await manager.publish([SensorValue("fez", 2, 0)])).confirmed == {"fez"}
+        fake.submit("7", "qpu_fez=1")
+        assert [job.id for job in await manager.pending()] == [id_of("7")]
+        fake.down()
+        with pytest.raises(QtandemError) as caught:
+            await manager.pending()
+        assert caught.value.code == "manager-unreachable"
+    finally:
+        await manager.close()
+    [argv] = started
+    assert argv in [["qtandem-pbs", *line] for line in rights.commands(settings).allow["qtandem-pbs"]]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        None, [], {}, {"call": "server"}, {"call": "server", "with": {"x": 1}}, {"call": "close", "with": {}},
+        {"call": "_connected", "with": {}}, {"call": "submit", "with": {}}, {"call": ["server"], "with": {}},
+        {"call": "hold", "with": {"id": "7; qterm"}}, {"call": "hold", "with": {"id": ""}},
+        {"call": "hold", "with": {"id": "-h"}}, {"call": "jobs", "with": {"ids": "7"}},
+        {"call": "available", "with": {"values": {"qpu_a = 1, managers += eve@*\nset server x": 1}, "missing": []}},
+        {"call": "available", "with": {"values": {"qpu_a": "1, managers = eve@*"}, "missing": []}},
+        {"call": "available", "with": {"values": {"qpu_a": True}, "missing": []}},
+        {"call": "available", "with": {"values": {"ncpus": 1}, "missing": []}},
+        {"call": "available", "with": {"values": {}, "missing": ["qpu_a type=long\ndelete hook x"]}},
+        {"call": "comment", "with": {"id": "7", "text": "a\nset server x"}},
+        {"call": "eligible", "with": {"id": "7", "at": "now"}},
+        {"call": "asking", "with": {"resources": ["ncpus"], "states": "Q", "elements": False}},
+    ],
+)  # fmt: skip
+async def test_the_process_does_no_more_than_the_daemon_needs(call: Any) -> None:
+    answer = await child.answer(Refusing(), call)
+    assert answer["code"] == "bad-request"
+
+
+class Refusing:
+    """A port that must not be reached."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was called")

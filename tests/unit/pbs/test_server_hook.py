@@ -230,6 +230,36 @@ def test_an_element_of_an_array_is_never_refused_here(site: Any, daemon: Any, an
     assert "goes on to its host" in outcome.log[-1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"enabled": "false"}, "switched off"),
+        ({"event": "execjob_begin,execjob_end"}, "not asked for execjob_launch"),
+        ({"event": "execjob_launch"}, "not asked for execjob_begin"),
+        ({"flags": "q"}, "qpu_fez has lost its flag m"),
+        ({"flags": "nh"}, "qpu_fez has lost its flag m"),
+    ],
+)
+def test_no_job_starts_whose_hosts_would_not_ask_for_its_lease(
+    site: Any, daemon: Any, changes: dict[str, str], word: str
+) -> None:
+    daemon.answers["/v1/reserve"] = {"verdict": "admit"}
+    site.define(**changes)
+    outcome = site.server("RUNJOB", FEZ)
+    assert (outcome.accepted, daemon.calls) == (False, [])
+    assert word in outcome.message
+    assert "qtandem install pbs" in outcome.message
+    assert outcome.job.written["Execution_Time"] >= time.time() + 59
+    assert site.server("RUNJOB", {"ncpus": 1}).accepted
+    site.define(enabled="true")
+    assert site.server("RUNJOB", FEZ).accepted
+
+
+def test_a_node_hook_that_is_gone_stops_jobs_with_a_qpu(site: Any, daemon: Any) -> None:
+    (site.folder / "priv" / "hooks" / "qtandem_node.HK").unlink()
+    assert "not to be found" in site.server("RUNJOB", FEZ).message
+
+
 # ---- jobobit
 def test_the_end_of_a_run_is_told_with_its_version(site: Any, daemon: Any) -> None:
     daemon.answers["/v1/end"] = {"ended": 1}

@@ -1,4 +1,4 @@
-"""PBS by libpbs, in a child: a call that does not come back costs the child, not the daemon."""
+"""PBS by a process apart (`child.py`): a call that does not come back costs that process, not the daemon."""
 
 from __future__ import annotations
 
@@ -7,27 +7,31 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from qtandem.core.commands import environment
 from qtandem.core.errors import QtandemError
+from qtandem.core.processes import Process, Start, start_child
 from qtandem.pbs.port import TIMEOUT_S
 from qtandem.pbs.records import Record
 
-LINE_BYTES = 64 * 1024 * 1024
-# No answer, as against a refusal.
-_UNREACHABLE = {15010, 15011, 15031, 15033, 15034}
-_SHOWN = 300
+# The name of the process in the launcher's file.
+PROGRAM, MODULE = "qtandem-pbs", "qtandem.pbs.child"
 
 
-class ByLibrary:
-    """Meets `Port`. Calls come one after another; the child is made with the first one, and again after a failure."""
+class Apart:
+    """Meets `Port`. Calls come one after another; the process is made with the first one, and again after a failure.
 
-    def __init__(self, path: Path, conf: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        self._path, self._timeout_s = path, timeout_s
+    `how` and `place` are the arguments of `child.py`. With `launch` the launcher starts it, with root's environment.
+    """
+
+    def __init__(
+        self, how: str, place: str, conf: str = "", timeout_s: float = TIMEOUT_S, launch: Start | None = None
+    ) -> None:
+        self._arguments, self._timeout_s, self._launch = (how, place), timeout_s, launch
         self._env = {"PBS_CONF_FILE": conf} if conf else {}
-        self._child: asyncio.subprocess.Process | None = None
+        self._child: Process | None = None
+        self._drain: asyncio.Task[None] | None = None
         self._turn: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.calls = 0
@@ -38,8 +42,9 @@ class ByLibrary:
     async def jobs(self, ids: Sequence[str]) -> list[Record]:
         return [_record(each) for each in await self.call("jobs", ids=list(ids))] if ids else []
 
-    async def asking(self, resources: Sequence[str]) -> list[Record]:
-        return [_record(each) for each in await self.call("asking", resources=list(resources))]
+    async def asking(self, resources: Sequence[str], states: str, elements: bool = False) -> list[Record]:
+        found = await self.call("asking", resources=list(resources), states=states, elements=elements)
+        return [_record(each) for each in found]
 
     async def available(self, values: Mapping[str, int], missing: Sequence[str]) -> None:
         await self.call("available", values=dict(values), missing=list(missing))
@@ -61,9 +66,12 @@ class ByLibrary:
 
     async def close(self) -> None:
         child, self._child = self._child, None
-        if child is not None and child.returncode is None:
+        if child is not None:
             child.kill()
             await child.wait()
+        if self._drain is not None:
+            self._drain.cancel()
+            self._drain = None
 
     async def call(self, name: str, **arguments: Any) -> Any:
         """The answer of one call; raises as `Port` says."""
@@ -73,11 +81,11 @@ class ByLibrary:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     answer = json.loads(await self._exchange(line.encode()))
-            except (TimeoutError, OSError, ValueError, asyncio.LimitOverrunError) as error:
+            except (TimeoutError, OSError, ValueError, EOFError) as error:
                 await self.close()
-                message = f"libpbs gave no answer to {name!r} within {self._timeout_s:g} s"
+                message = f"PBS gave no answer to {name!r} within {self._timeout_s:g} s"
                 if not isinstance(error, TimeoutError):
-                    message = f"The process that speaks libpbs failed: {error}"
+                    message = f"The process that speaks to PBS failed: {error}"
                 raise QtandemError("manager-unreachable", message) from error
             except asyncio.CancelledError:
                 # Its answer would be taken for that of the next call.
@@ -85,38 +93,46 @@ class ByLibrary:
                 raise
         if "ok" in answer:
             return answer["ok"]
-        code, text = int(answer["code"]), str(answer["text"])[:_SHOWN]
-        if code in _UNREACHABLE:
-            raise QtandemError("manager-unreachable", f"PBS does not answer: {text}", cause=f"PBS error {code}")
-        raise QtandemError("command-failed", f"PBS refused {name}: {text}", cause=f"PBS error {code}")
+        raise QtandemError(answer["code"], answer["message"], cause=answer.get("cause"))
 
     async def _exchange(self, line: bytes) -> bytes:
         child = await self._started()
-        assert child.stdin is not None
-        assert child.stdout is not None
         child.stdin.write(line)
         await child.stdin.drain()
-        answer = await child.stdout.readline()
-        if not answer:
-            raise OSError(f"it ended with status {await child.wait()}")
-        return answer
+        length = await child.stdout.readline()
+        if not length.strip().isdigit():
+            raise OSError(f"it ended with status {await child.wait()}" if not length else "it said what is no answer")
+        return await child.stdout.readexactly(int(length))
 
-    async def _started(self) -> asyncio.subprocess.Process:
+    async def _started(self) -> Process:
         if self._child is None or self._child.returncode is not None:
-            env = environment(self._env) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._child = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "qtandem.pbs.child", str(self._path),
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-                env=env, limit=LINE_BYTES, start_new_session=True,
-            )  # fmt: skip
+            await self.close()
+            if self._launch is not None:
+                self._child = await self._launch([PROGRAM, *arguments(*self._arguments)], {}, None)
+            else:
+                env = environment(self._env) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+                argv = [sys.executable, "-m", MODULE, *self._arguments]
+                self._child = await start_child(argv, env, None)
+            # What PBS's library says there nobody reads, and it must not wait for a reader.
+            self._drain = asyncio.create_task(_read_away(self._child.stderr))
         return self._child
 
     def _lock(self) -> asyncio.Lock:
         """Of the running loop: the dead-man asks in a loop of its own each time."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._turn is None:
-            self._loop, self._turn, self._child = loop, asyncio.Lock(), None
+            self._loop, self._turn, self._child, self._drain = loop, asyncio.Lock(), None, None
         return self._turn
+
+
+def arguments(how: str, place: str) -> list[str]:
+    """What the interpreter is started with by the launcher: nothing of its environment or folder counts."""
+    return ["-I", "-m", MODULE, how, place]
+
+
+async def _read_away(stream: asyncio.StreamReader) -> None:
+    while await stream.read(65536):
+        pass
 
 
 def _record(found: Mapping[str, Any]) -> Record:
