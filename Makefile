@@ -45,7 +45,7 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
-	$(BIN)/vermin --quiet --no-tips --violations --target=3.6- slurm/hooks gridengine/hooks pbs/hooks core/hookparts
+	$(BIN)/vermin --quiet --no-tips --violations --target=3.6- slurm/hooks gridengine/hooks pbs/hooks lsf/hooks core/hookparts
 
 bench: $(VENV)/dev.stamp  ## writes docs/benchmarks.md and bench-results.json
 	$(RUN) tests.bench

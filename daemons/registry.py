@@ -15,6 +15,7 @@ MANAGERS: dict[str, str] = {
     "slurm": "qtandem.slurm.manager:SlurmManager",
     "gridengine": "qtandem.gridengine.manager:GridEngineManager",
     "pbs": "qtandem.pbs.manager:PbsManager",
+    "lsf": "qtandem.lsf.manager:LsfManager",
     "local": "qtandem.local.manager:LocalManager",
 }
 GROUP = "qtandem.managers"

@@ -14,7 +14,7 @@ from qtandem.daemons.commands.options import ConfigPath, Json
 if TYPE_CHECKING:
     from qtandem.core.installing import Change, Check
 
-ManagerName = Annotated[str, typer.Argument(metavar="MANAGER", help="slurm, gridengine, pbs or local.")]
+ManagerName = Annotated[str, typer.Argument(metavar="MANAGER", help="slurm, gridengine, pbs, lsf or local.")]
 Apply = Annotated[bool, typer.Option("--apply", help="Make the changes; else they are only shown.")]
 
 

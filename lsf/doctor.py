@@ -1,0 +1,77 @@
+"""Is LSF's side of qtandem as it must be on this host? Reads and asks only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from qtandem.core import accounts, doctoring
+from qtandem.core.installing import ChangeState, Check
+from qtandem.core.resources import Catalog
+from qtandem.core.settings import Settings
+from qtandem.lsf import records, rights
+from qtandem.lsf.install import Installer
+
+INSTALL = "qtandem install lsf --apply"
+
+
+def check(settings: Settings, catalog: Catalog) -> list[Check]:
+    """All checks for this host, in the order in which an admin would mend them."""
+    return doctoring.asked(_Doctor(settings, catalog).questions())
+
+
+class _Doctor:
+    def __init__(self, settings: Settings, catalog: Catalog) -> None:
+        self._settings, self._catalog = settings, catalog
+        self._installer = Installer(settings, catalog)
+        self._client = self._installer.client
+
+    def questions(self) -> list[doctoring.Question]:
+        everywhere = [self._version, self._hooks, self._daemon]
+        if not self._installer.is_master():
+            return everywhere
+        return [*everywhere, self._users, self._files_of_lsf, self._indices, self._resume]
+
+    def _version(self) -> Iterator[Check]:
+        said = self._client.run_sync("lsid").stdout.strip().splitlines()
+        cluster = next((line.rpartition(" ")[2] for line in said if "My cluster name is" in line), "")
+        yield Check("version", bool(said), said[0] if said else "lsid says nothing", "" if said else "Start LIM.")
+        own = self._installer.section.options.get("lsf_cluster") or self._installer.section.cluster
+        if cluster:
+            detail = f"LSF calls it {cluster}" if cluster != own else cluster
+            yield Check(
+                "cluster", cluster == own, detail, "" if cluster == own else f'options.lsf_cluster = "{cluster}"'
+            )
+
+    def _hooks(self) -> Iterator[Check]:
+        yield from doctoring.files(self._installer.hook_texts(), "hook", INSTALL)
+        yield from doctoring.files(self._installer.server_texts(), "in LSF_SERVERDIR:", INSTALL)
+
+    def _daemon(self) -> Iterator[Check]:
+        yield from doctoring.daemon(self._settings.daemon.socket)
+
+    def _users(self) -> Iterator[Check]:
+        yield from accounts.checks(self._settings.daemon, rights.commands(self._installer.section))
+
+    def _files_of_lsf(self) -> Iterator[Check]:
+        """What the installer would still show, as faults."""
+        for change in self._installer.site_changes():
+            ok = change.state is ChangeState.DONE
+            yield Check(change.title, ok or (None if change.optional else False), "" if ok else change.detail)
+
+    def _indices(self) -> Iterator[Check]:
+        natives = [one.native for one in self._catalog.resources.values()]
+        if not natives:
+            return
+        shown = records.shared_values(self._client.run_sync("lsload", "-s").stdout, natives)
+        missing = sorted(set(natives) - set(shown))
+        detail = f"LIM has no value for {', '.join(missing)}" if missing else f"LIM has values for {len(shown)} QPUs"
+        fix = "Does elim.qpu run on the master? LIM's log says why not." if missing else ""
+        yield Check("indices", not missing, detail, fix)
+
+    def _resume(self) -> Iterator[Check]:
+        said = self._client.run_sync("bparams", "-a", check=False).stdout
+        open_to_users = re.search(r"ENABLE_USER_RESUME\s*=\s*Y", said) is not None
+        detail = "users can resume jobs that we stopped" if open_to_users else "only administrators resume what we stop"
+        fix = "Set ENABLE_USER_RESUME = N in lsb.params." if open_to_users else ""
+        yield Check("ENABLE_USER_RESUME", not open_to_users, detail, fix)

@@ -1,0 +1,123 @@
+"""The lines that LSF's own files need, and whether a file has them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qtandem.core.resources import Resource
+from qtandem.lsf import requirements, site
+
+# The elim reports a little slower than LIM reads, see elim.qpu.
+INTERVAL_S = 6
+PROFILE = "qpu"
+_WORDS = {
+    "ready": ("N", "1 while a QPU is open"),
+    "qubits": ("N", "qubits of the largest open QPU"),
+    "queue": ("Y", "shortest queue of an open QPU"),
+    "wait": ("Y", "shortest wait of an open QPU in seconds"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """One external load index: `increasing` as LSF means it, `location` as ResourceMap writes it."""
+
+    name: str
+    increasing: str
+    about: str
+    location: str
+
+
+def indices(resources: Iterable[Resource]) -> list[Index]:
+    """Those of the QPUs, and those about no QPU in particular."""
+    found = []
+    for one in resources:
+        location = f"[{' '.join(sorted(one.reach.nodes))}]" if one.reach.nodes else "[all]"
+        found.append(Index(requirements.name(one.native), "N", f"slots of the QPU {one.name}", location))
+    return found + [Index(requirements.PREFIX + word, *told, "[all]") for word, told in _WORDS.items()]
+
+
+def definitions(wanted: Iterable[Index], heads: Sequence[str] = ()) -> str:
+    """Lines for the section Resource of lsf.shared, in the order of its own columns."""
+    heads = heads or ("RESOURCENAME", "TYPE", "INTERVAL", "INCREASING", "RELEASE", "DESCRIPTION")
+    lines = []
+    for index in wanted:
+        cells = {
+            "RESOURCENAME": index.name, "TYPE": "Numeric", "INTERVAL": str(INTERVAL_S), "INCREASING": index.increasing,
+            # A job that is suspended keeps its lease.
+            "RELEASE": "N", "CONSUMABLE": "Y", "DESCRIPTION": f"({index.about})",
+        }  # fmt: skip
+        lines.append(" ".join(cells.get(head.upper(), "()") for head in heads))
+    return "\n".join(lines)
+
+
+def locations(wanted: Iterable[Index]) -> str:
+    """Lines for the section ResourceMap of lsf.cluster."""
+    return "\n".join(f"{index.name} {index.location}" for index in wanted)
+
+
+def reservations(wanted: Iterable[str]) -> str:
+    """Lines for the section ReservationUsage of lsb.resources: a QPU counts once a job, whatever its slots."""
+    return "\n".join(f"{name} PER_JOB" for name in wanted)
+
+
+def hooks(folder: Path) -> dict[str, str]:
+    """What a queue, or an application profile, needs."""
+    return {
+        "PRE_EXEC": str(folder / "pre_exec"),
+        "POST_EXEC": str(folder / "post_exec"),
+        "JOB_STARTER": f'{folder / "jobstarter.qpu"} "%USRCMD"',
+    }
+
+
+def profile(folder: Path, minutes: int) -> dict[str, str]:
+    """An application profile for jobs with a QPU. `minutes`: longer than the longest start."""
+    return {
+        "NAME": PROFILE,
+        "DESCRIPTION": "jobs with a QPU (qtandem)",
+        **hooks(folder),
+        "JOB_INCLUDE_POSTPROC": "Y",
+        "JOB_PREPROC_TIMEOUT": str(minutes),
+        "JOB_POSTPROC_TIMEOUT": "2",
+        "LOCAL_MAX_PREEXEC_RETRY": "1000",
+        "LOCAL_MAX_PREEXEC_RETRY_ACTION": "SUSPEND",
+    }
+
+
+def section(kind: str, body: str) -> str:
+    return f"Begin {kind}\n{body}\nEnd {kind}\n"
+
+
+def settings(values: Mapping[str, str]) -> str:
+    return "\n".join(f"{name} = {value}" for name, value in values.items())
+
+
+def undefined(text: str, wanted: Iterable[Index]) -> tuple[list[Index], tuple[str, ...]]:
+    """The indices that the sections Resource of lsf.shared lack, and the columns of the last of them."""
+    found = site.of_kind(text, "Resource")
+    have = {word for one in found for word in one.first_words}
+    return [index for index in wanted if index.name not in have], found[-1].heads if found else ()
+
+
+def unmapped(text: str, wanted: Iterable[Index]) -> list[Index]:
+    have = {word for one in site.of_kind(text, "ResourceMap") for word in one.first_words}
+    return [index for index in wanted if index.name not in have]
+
+
+def unreserved(text: str, wanted: Iterable[str]) -> list[str]:
+    rows = [row.split() for one in site.of_kind(text, "ReservationUsage") for row in one.rows]
+    have = {row[0] for row in rows if len(row) > 1 and row[1].upper() == "PER_JOB"}
+    return [name for name in wanted if name not in have]
+
+
+def administrators(text: str) -> set[str]:
+    """The cluster's administrators in lsf.cluster."""
+    listed = [one.values.get("Administrators", "") for one in site.of_kind(text, "ClusterAdmins")]
+    return {name for line in listed for name in line.replace(",", " ").split()}
+
+
+def lacking(have: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
+    """Settings that a queue or profile has not, or has otherwise."""
+    return {name: value for name, value in wanted.items() if have.get(name) != value}

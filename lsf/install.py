@@ -1,0 +1,340 @@
+"""Installs LSF's side on one host: hook files, the elim and esub where LSF looks for them, and lines for LSF's files.
+
+LSF's own files are never edited: what they need is shown, and written as fragments beside the hooks. A manifest
+records what was done, so that it can be undone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from qtandem.core import accounts
+from qtandem.core.errors import QtandemError
+from qtandem.core.hosts import among
+from qtandem.core.installing import (
+    Change,
+    ChangeState,
+    HostFiles,
+    Step,
+    assembled,
+    digest,
+    run_steps,
+    with_constants,
+)
+from qtandem.core.resources import Catalog
+from qtandem.core.settings import Settings
+from qtandem.lsf import fragments, requirements, site
+from qtandem.lsf.manager import SENSORS, Client
+
+SOURCE = Path(__file__).parent
+HOOKS = Path("/usr/libexec/qtandem/lsf")
+# File name, language of its constants, mode.
+HOOK_FILES: tuple[tuple[str, str, int], ...] = (
+    ("esub.qpu", "sh", 0o755),
+    ("qtandem_esub.py", "python", 0o644),
+    ("elim.qpu", "sh", 0o755),
+    ("pre_exec", "sh", 0o755),
+    ("post_exec", "sh", 0o755),
+    ("qtandem_lsf.py", "python", 0o644),
+    ("jobstarter.qpu", "sh", 0o755),
+)
+SUDOERS = Path("/etc/lsf.sudoers")
+RECONFIGURE = "then: lsadmin reconfig; badmin mbdrestart"
+
+
+class Installer:
+    """LSF's installer on this host."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, *, host: str = "") -> None:
+        if "lsf" not in settings.managers:
+            message = "The configuration has no section [managers.lsf]"
+            raise QtandemError("bad-config", message, remedy="Add it, with the name of the cluster as `cluster`.")
+        self._settings, self._catalog = settings, catalog
+        self.section = settings.managers["lsf"]
+        self._host = host or socket.gethostname()
+        self.client = Client(self.section)
+        self.conf_path, self.conf = site.conf_path(self.section.options), self.client.conf
+        self.files = HostFiles(settings.daemon.state_dir / "install" / "lsf.json")
+        self.hooks = Path(self.section.options.get("hooks_dir") or HOOKS)
+        self.indices = fragments.indices(catalog.resources.values())
+        twice = requirements.taken_twice(one.native for one in catalog.resources.values())
+        if twice:
+            message = f"The index {', '.join(requirements.name(one) for one in sorted(twice))} has a meaning of its own"
+            raise QtandemError("bad-config", message, remedy="Give that QPU another `native` name.")
+
+    def changes(self) -> list[Change]:
+        """Everything that an installed host has, each done or to do. Reads only."""
+        return [step.change for step in self._steps()]
+
+    def apply(self, changes: Sequence[Change]) -> list[Change]:
+        """Make those of the changes that are to do; returns them with what became of them."""
+        wanted = {change.id for change in changes}
+        return run_steps(step for step in self._steps() if step.change.id in wanted)
+
+    def removals(self) -> list[Change]:
+        """What `undo` would take back: what this installer made and nobody changed since."""
+        return [step.change for step in self.files.removals()]
+
+    def undo(self) -> list[Change]:
+        """Take back what was installed. Lines in LSF's own files are the admin's to take out."""
+        return run_steps(self.files.removals())
+
+    def hook_texts(self) -> dict[Path, tuple[bytes, int]]:
+        """Each hook file as it is installed: path, content, mode."""
+        values = self._constants()
+        out: dict[Path, tuple[bytes, int]] = {}
+        for name, language, mode in HOOK_FILES:
+            text = assembled((SOURCE / "hooks" / name).read_text(), SOURCE / "hooks")
+            text = text.replace(str(HOOKS), str(self.hooks))
+            out[self.hooks / name] = (with_constants(text, values, language).encode(), mode)
+        return out
+
+    def server_texts(self) -> dict[Path, tuple[bytes, int]]:
+        """The elim and esub in LSF_SERVERDIR. Where one esub is for all (no mesub), it is ours or calls ours."""
+        folder = self.server_dir()
+        if folder is None:
+            return {}
+        texts, suffix = self.hook_texts(), ".qpu" if self.has_mesub() else ""
+        return {folder / f"{kind}{suffix}": texts[self.hooks / f"{kind}.qpu"] for kind in ("esub", "elim")}
+
+    def server_dir(self) -> Path | None:
+        return Path(self.conf["LSF_SERVERDIR"]) if self.conf.get("LSF_SERVERDIR") else None
+
+    def has_mesub(self) -> bool:
+        """Whether LSF calls `esub.NAME` and `elim.NAME`; older forms have one `esub` and one `elim`."""
+        folder = self.server_dir()
+        return folder is not None and (folder / "mesub").exists()
+
+    def is_master(self) -> bool:
+        """Whether this host can be the master, by lsf.conf or by the configuration's control_hosts."""
+        listed = re.split(r"[\s,]+", self.conf.get("LSF_MASTER_LIST", "").strip())
+        return among(self._host, (*filter(None, listed), *self.section.control_hosts))
+
+    def by_profile(self) -> bool:
+        """Whether the hooks are set in an application profile, which esub gives to jobs with a QPU."""
+        return self.section.options.get("hooks", "queues") == "profile"
+
+    def site_file(self, name: str) -> Path:
+        """One of LSF's own files."""
+        if name in ("lsf.conf",):
+            return self.conf_path
+        confdir = Path(self.conf.get("LSF_CONFDIR") or self.conf_path.parent)
+        if name == "lsf.cluster":
+            return confdir / f"lsf.cluster.{self.section.options.get('lsf_cluster') or self.section.cluster}"
+        if name.startswith("lsb."):
+            folder = Path(self.conf.get("LSB_CONFDIR") or confdir / "lsbatch")
+            nested = folder / (self.section.options.get("lsf_cluster") or self.section.cluster) / "configdir"
+            return (nested if nested.is_dir() else folder) / name
+        return confdir / name
+
+    # ---- the steps
+    def _steps(self) -> list[Step]:
+        steps = [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
+        if not self.conf:
+            detail = "set options.envdir in [managers.lsf] to the folder of lsf.conf"
+            change = Change("conf", f"{self.conf_path} cannot be read", ChangeState.BLOCKED, detail)
+            return [*steps, Step(change)]
+        steps += [self._in_server_dir(path, data, mode) for path, (data, mode) in self.server_texts().items()]
+        steps += [
+            self.files.step(self.hooks / "fragments" / name, text.encode(), 0o644)
+            for name, text in self.fragment_texts().items()
+        ]
+        if self._settings.daemon.launcher and self.is_master():
+            steps.append(accounts.step(self._settings.daemon, self._launched(), self.files))
+        return steps + [Step(change) for change in self.site_changes()]
+
+    def _in_server_dir(self, path: Path, data: bytes, mode: int) -> Step:
+        """LSF_SERVERDIR is often one folder for all hosts: what another host put there is there."""
+        identity, title = f"file:{path}", f"write {path}"
+        if digest(path) == hashlib.sha256(data).hexdigest() and path.stat().st_mode & 0o7777 == mode:
+            return Step(Change(identity, title, ChangeState.DONE))
+        if path.exists() and not self.files.owns(path):
+            option = path.name.partition(".")[0]
+            detail = f"it is the site's own; move it, set options.{option} in [managers.lsf] to its new place, and "
+            detail += "install again: ours then calls it"
+            if option == "elim":
+                detail = "it is the site's own; have it report our indices too, by one record from elim.qpu:\n"
+                detail += f"{self.hooks}/elim.qpu"
+            return Step(Change(identity, title, ChangeState.MANUAL, detail))
+        return self.files.step(path, data, mode)
+
+    def fragment_texts(self) -> dict[str, str]:
+        """The lines for each of LSF's files, for a site that includes or copies them."""
+        names = self._names()
+        hooks = fragments.hooks(self.hooks)
+        return {
+            "lsf.shared": fragments.section(
+                "Resource",
+                "RESOURCENAME TYPE INTERVAL INCREASING RELEASE DESCRIPTION\n" + fragments.definitions(self.indices),
+            ),
+            "lsf.cluster": fragments.section(
+                "ResourceMap", "RESOURCENAME LOCATION\n" + fragments.locations(self.indices)
+            ),
+            "lsb.queues": fragments.settings(hooks) + "\n",
+            "lsb.applications": fragments.section(
+                "Application", fragments.settings(fragments.profile(self.hooks, self._minutes()))
+            ),
+            "lsb.resources": fragments.section("ReservationUsage", "RESOURCE METHOD\n" + fragments.reservations(names)),
+            "lsb.params": "JOB_INCLUDE_POSTPROC = Y\n",
+            "lsf.conf": 'LSB_ESUB_METHOD="qpu"\n',
+            "lsf.sudoers": "LSB_PRE_POST_EXEC_USER=root\n",
+        }
+
+    def site_changes(self) -> Iterator[Change]:
+        """What LSF's own files need, done or for the admin's hand; only where this host can be the master."""
+        if not self.is_master():
+            return
+        yield self._shared()
+        yield self._mapped()
+        yield from self._hooked()
+        yield self._administrator()
+        yield self._once_a_job()
+        yield from self._settings_of_lsf()
+
+    def _shared(self) -> Change:
+        path = self.site_file("lsf.shared")
+        missing, heads = fragments.undefined(_text(path), self.indices)
+        lines = f"in its section Resource:\n{fragments.definitions(missing, heads)}\n{RECONFIGURE}"
+        return _by_hand("lsf.shared", f"{path} defines the QPUs' indices", lines if missing else "")
+
+    def _mapped(self) -> Change:
+        path = self.site_file("lsf.cluster")
+        missing = fragments.unmapped(_text(path), self.indices)
+        lines = f"in its section ResourceMap:\n{fragments.locations(missing)}\n{RECONFIGURE}"
+        return _by_hand("lsf.cluster", f"{path} maps the QPUs' indices to hosts", lines if missing else "")
+
+    def _hooked(self) -> Iterator[Change]:
+        if self.by_profile():
+            path = self.site_file("lsb.applications")
+            wanted = fragments.profile(self.hooks, self._minutes())
+            found = [one.values for one in site.of_kind(_text(path), "Application")]
+            have = next((values for values in found if values.get("NAME") == fragments.PROFILE), {})
+            lines = fragments.section("Application", fragments.settings(wanted))
+            title = f"{path} has the profile {fragments.PROFILE}"
+            yield _by_hand("profile", title, lines if fragments.lacking(have, wanted) else "")
+            return
+        path = self.site_file("lsb.queues")
+        queues = [one.values for one in site.of_kind(_text(path), "Queue") if one.values.get("QUEUE_NAME")]
+        if not queues:
+            yield _by_hand(
+                "queues", f"{path} has our hooks in its queues", fragments.settings(fragments.hooks(self.hooks))
+            )
+        for values in queues:
+            name = values["QUEUE_NAME"]
+            missing = fragments.lacking(values, fragments.hooks(self.hooks))
+            yield _by_hand(
+                f"queue {name}", f"{path}: the queue {name} has our hooks", self._queue_lines(values, missing)
+            )
+
+    def _queue_lines(self, have: Mapping[str, str], missing: Mapping[str, str]) -> str:
+        lines = []
+        for name, value in missing.items():
+            own = have.get(name)
+            if own and str(self.hooks) not in own:
+                lines.append(f"its {name} is {own}")
+                lines.append(
+                    "set options.starter in [managers.lsf] to that script, install again, then:"
+                    if name == "JOB_STARTER"
+                    else f"call ours from it, as root, and pass on its exit status: {value}"
+                )
+                if name != "JOB_STARTER":
+                    continue
+            lines.append(f"{name} = {value}")
+        return "\n".join(lines)
+
+    def _administrator(self) -> Change:
+        path, user = self.site_file("lsf.cluster"), accounts.publisher(self._settings.daemon)
+        title = f"{user} is an administrator of LSF: it stops and resumes jobs that wait for a QPU"
+        have = fragments.administrators(_text(path))
+        return _by_hand("administrator", title, "" if user in have else f"add {user} to Administrators in {path}")
+
+    def _once_a_job(self) -> Change:
+        path = self.site_file("lsb.resources")
+        missing = fragments.unreserved(_text(path), self._names())
+        lines = f"in its section ReservationUsage:\n{fragments.reservations(missing)}"
+        title = f"{path}: a QPU counts once a job, not once a slot"
+        return _by_hand("reservations", title, lines if missing and self.has_mesub() else "", optional=True)
+
+    def _settings_of_lsf(self) -> Iterator[Change]:
+        if self.has_mesub():
+            named = re.split(r"\s+", self.conf.get("LSB_ESUB_METHOD", ""))
+            line = " ".join(filter(None, [*named, "qpu"]))
+            title = "esub.qpu is asked for each job, also where nobody wrote -a qpu(…)"
+            yield _by_hand("esub", title, "" if "qpu" in named else f'{self.conf_path}: LSB_ESUB_METHOD="{line}"')
+        user = site.conf(SUDOERS).get("LSB_PRE_POST_EXEC_USER")
+        title = f"{SUDOERS} (root's, mode 600, on each host) lets pre_exec and post_exec run as root"
+        yield _by_hand(
+            "sudoers", title, "" if user == "root" else "LSB_PRE_POST_EXEC_USER=root\nthen: badmin hrestart all"
+        )
+        params = {key: value for one in site.of_kind(_text(self.site_file("lsb.params")), "Parameters")
+                  for key, value in one.values.items()}  # fmt: skip
+        title = "a job ends for LSF once its QPU is given back"
+        done = params.get("JOB_INCLUDE_POSTPROC", "").upper() in ("Y", "YES") or self.by_profile()
+        detail = "" if done or not self.has_mesub() else f"{self.site_file('lsb.params')}: JOB_INCLUDE_POSTPROC = Y"
+        yield _by_hand("postproc", title, detail, optional=True)
+
+    def _names(self) -> list[str]:
+        return [requirements.name(one.native) for one in self._catalog.resources.values()]
+
+    def _launched(self) -> accounts.Commands:
+        from qtandem.lsf import rights
+
+        return rights.commands(self.section)
+
+    def _minutes(self) -> int:
+        return self._total_s() // 60 + 5
+
+    def _total_s(self) -> int:
+        timing = self._settings.timing
+        return round(2 * max(timing.no_requeue_wait_s, timing.releasing_wait_s)) + 60
+
+    def _constants(self) -> Mapping[str, str | int | float | Iterable[str]]:
+        daemon, timing, options = self._settings.daemon, self._settings.timing, self.section.options
+        return {
+            "CLUSTER": self.section.cluster,
+            "SOCKET": str(daemon.socket),
+            "RUNTIME": str(daemon.runtime_dir),
+            "BEAT": str(daemon.runtime_dir / "heartbeat.lsf"),
+            "SENSORS": options.get("sensors") or str(SENSORS),
+            "NAMES": str(daemon.runtime_dir / "names"),
+            "RUNS": str(daemon.runtime_dir / "runs"),
+            "HOOKS": str(self.hooks),
+            "PYTHON": _python(),
+            "DEADLINE_MS": round(timing.submit_ms),
+            "SITE_ESUB": options.get("esub", ""),
+            "SITE_STARTER": options.get("starter", ""),
+            "PROFILE": fragments.PROFILE if self.by_profile() else "",
+            "KNOWN": [one.native for one in self._catalog.resources.values()],
+            "LIMIT": round(timing.deadman_s),
+            "PERIOD": fragments.INTERVAL_S,
+            "PAUSE": 30,
+            "REFUSED_PAUSE_S": 30,
+            "CALL_S": 10,
+            # Sensors are closed by then, so that a job which waits again does not start at once.
+            "DAEMON_DOWN_S": round(timing.deadman_s) + 10,
+            "TOTAL_S": self._total_s(),
+        }
+
+
+def _by_hand(identity: str, title: str, lines: str, *, optional: bool = False) -> Change:
+    state = ChangeState.MANUAL if lines else ChangeState.DONE
+    return Change(f"line:{identity}", title, state, lines, optional)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _python() -> str:
+    """The system's interpreter: hooks must not depend on an environment of ours."""
+    for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
+        if Path(path).exists():
+            return path
+    return "/usr/bin/python3"

@@ -1,0 +1,31 @@
+"""What the daemon may have the launcher start of LSF's commands: what `manager.py` types, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from qtandem.core.accounts import MORE, Commands
+from qtandem.lsf import site
+from qtandem.lsf.manager import LsfSettings
+
+
+def commands(settings: LsfSettings) -> Commands:
+    """The section of root's file for this cluster."""
+    path = site.conf_path(settings.options)
+    conf = site.conf(path)
+    folder = settings.bin_dir or conf.get("LSF_BINDIR", "")
+    allow = {
+        "lsload": (("-s",),),
+        "bhosts": (("-s",),),
+        "bjobs": (("-u", "all", MORE),),
+        "bstop": (("*",),),
+        "bresume": (("*",),),
+        "brequeue": (("-H", "*"),),
+        "bpost": (("-d", "*", "*"),),
+    }
+    return Commands("lsf", site.environment(path, conf), {name: _path(folder, name) for name in allow}, allow)
+
+
+def _path(folder: str, name: str) -> str:
+    return str(Path(folder) / name) if folder else shutil.which(name) or f"/usr/bin/{name}"
