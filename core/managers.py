@@ -143,3 +143,11 @@ class Mover(Protocol):
 
     async def move(self, job: JobId, grants: Sequence[Grant]) -> None:
         """Put these grants in the place of those that the pending job has; fails once it has started."""
+
+
+@runtime_checkable
+class Roll(Protocol):
+    """A manager that can tell which jobs run with resources of ours, whoever reported their start."""
+
+    async def running(self) -> list[Job]:
+        """All running jobs with grants of ours, each element of an array by itself."""

@@ -22,7 +22,7 @@ from qtandem.core.resources import Catalog, Resource
 from qtandem.core.settings import DaemonSettings, Settings, Timing
 from qtandem.core.signals import Signals
 from qtandem.core.wire import Health
-from qtandem.daemons import authority, registry
+from qtandem.daemons import authority, registry, strays
 from qtandem.daemons.answers import VERSION, health
 from qtandem.daemons.authority import Authority
 from qtandem.daemons.context import Context
@@ -98,6 +98,7 @@ class Daemon:
         self._background = [asyncio.create_task(keep(name, loop), name=name) for name, loop in loops.items()]
         self._mirroring = asyncio.create_task(self._mirror(), name="mirror")
         self._background.append(every("files", lambda: FILES_S, context.tasks.sweep))
+        self._background.append(every("strays", lambda: strays.LOOK_S, strays.Strays(context).look))
         self._background.append(every("secrets", lambda: context.settings.timing.secrets_s, context.upkeep.rotate))
         self._background.append(every("discover", context.upkeep.period_s, context.upkeep.discover))
         self._background.append(every("textfile", lambda: TEXTFILE_S, self._textfile))

@@ -188,6 +188,12 @@ class PbsManager:
         waiting = [record for record in told if record.get("job_state")[:1] in ("Q", "H", "W", "T")]
         return [job for job in (await self._read(waiting)).values() if job.grants]
 
+    async def running(self) -> list[Job]:
+        if not self._natives:
+            return []
+        told = await self._port.asking(self._resources(), "R", elements=True)
+        return [job for job in (await self._read(told)).values() if job.grants and job.state is JobState.RUNNING]
+
     def _resources(self) -> list[str]:
         return [records.resource(native) for native in sorted(self._natives.values())]
 

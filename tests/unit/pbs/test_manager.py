@@ -67,6 +67,16 @@ async def test_arrays_and_their_elements(manager: PbsManager, fake: FakePbsCompl
     }  # fmt: skip
 
 
+async def test_what_runs_on_our_resources(manager: PbsManager, fake: FakePbsComplex) -> None:
+    fake.submit("7", "qpu_fez=1")
+    fake.submit("8", "matlab=1", job_state="R")
+    fake.submit("34[]", "qpu_fez=1", job_state="B")
+    fake.submit("34[2]", "qpu_ibm_x=1", job_state="R", run_version=1, exec_host="c1/0")
+    assert [str(job.id) for job in await manager.running()] == ["pbs:lab:34_2"]
+    fake.run("7")
+    assert {(str(job.id), job.attempt) for job in await manager.running()} == {("pbs:lab:34_2", 1), ("pbs:lab:7", 1)}
+
+
 async def test_what_belongs_to_others_is_not_asked_for(manager: PbsManager, fake: FakePbsComplex) -> None:
     other = JobId("slurm", "lab", "7")
     assert await manager.jobs([other]) == {other: None}
