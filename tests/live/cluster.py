@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import pytest
 
-from tests.live.hosts import PYTHON, Agent, HostLost, Result
+from tests.live.hosts import PYTHON, ROOT, Agent, HostLost, Project, Result
 
 T = TypeVar("T")
 # Prints a line of figures at the end of the run.
@@ -70,11 +70,41 @@ class Cluster(abc.ABC):
     # After so many seconds without news the manager schedules at once when something happens.
     quiet_s: float = 0.0
 
-    def __init__(self) -> None:
+    # The user whose processes open the simulated QPUs.
+    devices_user = "qtandem"
+
+    def __init__(self, project: str, environment: Mapping[str, str] | None = None) -> None:
+        """`project` names the compose project; `environment` is for variables of its file."""
+        file = ROOT / "containers" / self.manager / "docker-compose.yml"
+        self.project = Project(project, file, environment)
+        self.containers: dict[str, str] = {}
         self.agents: dict[str, Agent] = {}
         self.devices: Agent
 
+    def up(self, within: float = 90.0) -> Self:
+        """Bring the containers up and wait until jobs can run."""
+        self.project.up()
+        for host in (self.control, *self.workers):
+            self.containers[host] = self.project.container(host)
+            self.agents[host] = Agent(self.containers[host])
+        self.devices = Agent(self.containers[self.control], self.devices_user)
+        self.until(self.ready, bool, within, "the cluster is ready")
+        return self
+
+    def down(self) -> None:
+        for agent in (*self.agents.values(), *([self.devices] if self.containers else [])):
+            agent.close()
+        self.project.down()
+
+    def hosts_ready(self) -> bool:
+        """Whether each host's own start script has done its work."""
+        return not any(self.exec(host, ["cluster", "ready"]).status for host in (self.control, *self.workers))
+
     # ---- the manager's own part
+    @abc.abstractmethod
+    def ready(self) -> bool:
+        """Whether all hosts take jobs."""
+
     @abc.abstractmethod
     def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
         """Submit as a user would. Options: name, partition, minutes, requeue, held, nodes, env, args, host."""

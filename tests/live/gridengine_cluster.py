@@ -9,9 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from tests.live.cluster import QPUS, Cluster, JobView
-from tests.live.hosts import ROOT, Agent, HostLost, Project, Result, docker
+from tests.live.hosts import HostLost, Result, docker
 
-COMPOSE = ROOT / "containers/gridengine/docker-compose.yml"
 COMMON = "/var/lib/gridengine/default/common"
 _ROLES = {"controller": "qmaster", "execution": "execd"}
 SGE = {"SGE_ROOT": "/var/lib/gridengine", "SGE_CELL": "default"}
@@ -40,37 +39,17 @@ class GridEngineCluster(Cluster):
     }
 
     def __init__(self, project: str, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__()
-        self.project = Project(project, COMPOSE, environment)
-        self.containers: dict[str, str] = {}
+        super().__init__(project, environment)
         self._known: set[str] = set()
 
-    def up(self, within: float = 90.0) -> GridEngineCluster:
-        self.project.up()
-        for host in (self.control, *self.workers):
-            self.containers[host] = self.project.container(host)
-            self.agents[host] = Agent(self.containers[host])
-        self.devices = Agent(self.containers[self.control], "qtandem")
-        self._wait_ready(within)
-        return self
-
-    def down(self) -> None:
-        for agent in (*self.agents.values(), *([self.devices] if self.containers else [])):
-            agent.close()
-        self.project.down()
-
-    def _wait_ready(self, within: float) -> None:
-        def ready() -> bool:
-            for host in (self.control, *self.workers):
-                if self.exec(host, ["cluster", "ready"]).status:
-                    return False
-            # A host that reports has a load, and its sensor has spoken.
-            hosts = self.sge(["qhost", "-F", "qpu_east"]).stdout
-            queues = self.sge(["qstat", "-f", "-u", "*"]).stdout
-            up = [line for line in queues.splitlines() if re.match(r"(main|classical)@", line)]
-            return hosts.count("qpu_east=") == 3 and len(up) == 4 and all(len(line.split()) == 5 for line in up)
-
-        self.until(ready, bool, within, "the cluster is ready")
+    def ready(self) -> bool:
+        if not self.hosts_ready():
+            return False
+        # A host that reports has a load, and its sensor has spoken.
+        hosts = self.sge(["qhost", "-F", "qpu_east"]).stdout
+        queues = self.sge(["qstat", "-f", "-u", "*"]).stdout
+        up = [line for line in queues.splitlines() if re.match(r"(main|classical)@", line)]
+        return hosts.count("qpu_east=") == 3 and len(up) == 4 and all(len(line.split()) == 5 for line in up)
 
     def sge(self, argv: list[str], host: str = "", user: str = "", **options: Any) -> Result:
         options["env"] = {**SGE, **(options.get("env") or {})}
@@ -250,7 +229,7 @@ class GridEngineCluster(Cluster):
                 self.start(daemon, host)
         self.open()
         self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
-        self._wait_ready(60)
+        self.until(self.ready, bool, 60, "the cluster is ready")
         self.until(self._gates, lambda gates: gates == [1] * len(self.workers), 30, "the load sensors are open")
         self.wait_sensors(QPUS, 30)
 

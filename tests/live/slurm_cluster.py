@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.live.cluster import QPUS, Cluster, JobView
-from tests.live.hosts import ROOT, Agent, HostLost, Project, Result, docker
+from tests.live.hosts import HostLost, Result, docker
 
-COMPOSE = ROOT / "containers/slurm/docker-compose.yml"
 _ROLES = {"controller": "slurmctld", "accounting": "slurmdbd", "execution": "slurmd"}
 _STATES = {"PENDING": "pending", "CONFIGURING": "starting", "RUNNING": "running", "COMPLETING": "ending"}
 _OUTCOMES = {"NODE_FAIL": "node-failure", "REQUEUED": "requeued"}
@@ -24,37 +23,15 @@ class SlurmCluster(Cluster):
     waits_for_qpu = "Licenses"
     cannot: Mapping[str, str] = {}
     quiet_s = 3.5
+    devices_user = "qtandem-worker"
 
-    def __init__(self, project: str, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__()
-        self.project = Project(project, COMPOSE, environment)
-        self.containers: dict[str, str] = {}
-
-    def up(self, within: float = 90.0) -> SlurmCluster:
-        self.project.up()
-        for host in (self.control, *self.workers):
-            self.containers[host] = self.project.container(host)
-            self.agents[host] = Agent(self.containers[host])
-        self.devices = Agent(self.containers[self.control], "qtandem-worker")
-        self._wait_ready(within)
-        return self
-
-    def down(self) -> None:
-        for agent in (*self.agents.values(), *([self.devices] if self.containers else [])):
-            agent.close()
-        self.project.down()
-
-    def _wait_ready(self, within: float) -> None:
-        def ready() -> bool:
-            for host in (self.control, *self.workers):
-                if self.exec(host, ["cluster", "ready"]).status:
-                    return False
-            nodes = self.exec(self.control, ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"], timeout=5).stdout
-            return len(nodes.splitlines()) == len(self.workers) and all(
-                line.split()[1] in ("idle", "mix", "alloc") for line in nodes.splitlines()
-            )
-
-        self.until(ready, bool, within, "the cluster is ready")
+    def ready(self) -> bool:
+        if not self.hosts_ready():
+            return False
+        nodes = self.exec(self.control, ["sinfo", "-h", "-N", "-p", "main", "-o", "%N %t"], timeout=5).stdout
+        return len(nodes.splitlines()) == len(self.workers) and all(
+            line.split()[1] in ("idle", "mix", "alloc") for line in nodes.splitlines()
+        )
 
     # ---- jobs
     def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
@@ -148,7 +125,7 @@ class SlurmCluster(Cluster):
                 self.start(daemon, host)
             self.shell(self.control, f"scontrol update nodename={host} state=resume 2>/dev/null")
         self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
-        self._wait_ready(60)
+        self.until(self.ready, bool, 60, "the cluster is ready")
 
     # ---- evidence
     def records(self, job: str) -> str:
