@@ -151,3 +151,12 @@ class Roll(Protocol):
 
     async def running(self) -> list[Job]:
         """All running jobs with grants of ours, each element of an array by itself."""
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A manager whose sensors are programs on its hosts, which read from a file what they are to show."""
+
+    @property
+    def values(self) -> Mapping[str, int]:
+        """Open slots by native name, as they were published last."""

@@ -272,7 +272,8 @@ class UsageRow(Answer):
 class Health(Answer):
     """`healthy` means that all managers' sensors are kept current.
 
-    `silent` are the managers whose sensors are not: their dead-man closes them when that lasts.
+    `silent` are the managers whose sensors are not: their dead-man closes them when that lasts. `sensors` are, for
+    managers whose sensors are programs on their hosts, the open slots that those are to show, by native name.
     """
 
     healthy: bool
@@ -280,6 +281,7 @@ class Health(Answer):
     at: float
     publishers: dict[str, str] = Field(default_factory=dict)
     silent: list[str] = Field(default_factory=list)
+    sensors: dict[str, dict[str, int]] = Field(default_factory=dict)
     workers: int = 0
     leases_open: int = 0
     problems: list[str] = Field(default_factory=list)

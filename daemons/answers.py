@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from qtandem.core.availability.estimate import waits_s
 from qtandem.core.facts import Availability
 from qtandem.core.leases.model import Claim, Lease, Task
+from qtandem.core.managers import Shown
 from qtandem.core.resources import Resource
 from qtandem.core.verdicts import Situation
 from qtandem.core.wire import ClaimAnswer, Health, LeaseAnswer, ResourceAnswer, TaskAnswer
@@ -114,6 +115,7 @@ def health(context: Context) -> Health:
     return Health(
         healthy=not dead,
         silent=sorted(dead),
+        sensors={name: dict(each.values) for name, each in context.managers.items() if isinstance(each, Shown)},
         version=VERSION,
         at=now,
         publishers={

@@ -3,25 +3,26 @@
 `names` has one `NAME<TAB>NATIVE<TAB>SLOTS` a line; submit hooks fall back to it. `heartbeat.MANAGER` is JSON
 `{"at": ..., "healthy": ...}`; that manager's dead-man watches it. `at` is the daemon's own time of its last health
 and is only ever compared with an earlier `at`, so clocks need not agree. The file's mtime is when this host last
-learnt of a new healthy `at`: it does not move while the daemon answers but stands still.
+learnt of a new healthy `at`: it does not move while the daemon answers but stands still. `sensors.MANAGER` has one
+`NATIVE OPEN` a line, for sensors that are programs on this host.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.resources import Resource
+from qtandem.core.resources import NATIVE, Resource
 from qtandem.core.wire import Health
 from qtandem.daemons.files import write_atomic
 from qtandem.daemons.logs import log
 
-NAMES, HEARTBEAT = "names", "heartbeat"
+NAMES, HEARTBEAT, SENSORS = "names", "heartbeat", "sensors"
 # Names change with a configuration only; asking each time would load the daemon of a large cluster.
 NAMES_EVERY = 12
 
@@ -79,10 +80,29 @@ def write_names(runtime_dir: Path, text: str) -> None:
 
 
 def beat_file(runtime_dir: Path, manager: str) -> Path:
+    return _file_of(runtime_dir, HEARTBEAT, manager)
+
+
+def _file_of(runtime_dir: Path, kind: str, manager: str) -> Path:
     """Raises `bad-request` for what cannot be a manager's name: it came over the network."""
     if not (manager.isascii() and manager.isalpha()):
         raise QtandemError("bad-request", f"{manager[:80]!r} is not a manager")
-    return runtime_dir / f"{HEARTBEAT}.{manager}"
+    return runtime_dir / f"{kind}.{manager}"
+
+
+def write_sensors(runtime_dir: Path, manager: str, values: Mapping[str, int]) -> None:
+    """Mirror what a manager's sensors are to show; nothing is known yet where `values` is empty.
+
+    Raises `bad-request` for names that are none, `OSError`.
+    """
+    path = _file_of(runtime_dir, SENSORS, manager)
+    if any(not NATIVE.fullmatch(native) or value < 0 for native, value in values.items()):
+        raise QtandemError("bad-request", f"The sensors of {manager} have another form")
+    text = "".join(f"{native} {value}\n" for native, value in sorted(values.items()))
+    with suppress(FileNotFoundError):
+        if not values or path.read_text() == text:
+            return
+    write_atomic(path, text.encode())
 
 
 def read_beat(runtime_dir: Path, manager: str) -> Beat | None:
@@ -125,6 +145,9 @@ async def mirror(
     while not stop.is_set():
         try:
             state = await health()
+            # Before the beat: values of before an outage must never stand beside a beat of after it.
+            for manager, values in state.sensors.items():
+                write_sensors(runtime_dir, manager, values)
             for manager in state.publishers:
                 write_beat(runtime_dir, manager, Beat(state.at, manager not in state.silent))
             if round_number % NAMES_EVERY == 0:

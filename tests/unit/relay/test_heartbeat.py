@@ -18,6 +18,7 @@ from qtandem.daemons.heartbeat import (
     read_names,
     write_beat,
     write_names,
+    write_sensors,
 )
 
 TEXT = "ibm_fez\tibm_fez\t2\nmy-qpu\tmy_qpu\t1\n"
@@ -181,3 +182,23 @@ async def test_a_runtime_directory_that_is_gone_does_not_end_the_relay(start_rel
     (tmp_path / "missing").mkdir()
     await until(lambda: read_beat(tmp_path / "missing", "slurm") is not None)
     assert not running.task.done()
+
+
+def test_sensors_are_mirrored_once_they_are_known(tmp_path):
+    path = tmp_path / "sensors.lsf"
+    write_sensors(tmp_path, "lsf", {})
+    assert not path.exists()
+    write_sensors(tmp_path, "lsf", {"torino": 0, "fez": 2})
+    assert path.read_text() == "fez 2\ntorino 0\n"
+    write_sensors(tmp_path, "lsf", {})
+    assert path.read_text() == "fez 2\ntorino 0\n"
+
+
+@pytest.mark.parametrize(
+    ("manager", "values"), [("../lsf", {"fez": 1}), ("lsf", {"fez 1\nx": 1}), ("lsf", {"fez": -1})]
+)
+def test_sensors_of_another_form_do_not_get_into_the_file(tmp_path, manager, values):
+    write_sensors(tmp_path, "lsf", {"fez": 1})
+    with pytest.raises(QtandemError):
+        write_sensors(tmp_path, manager, values)
+    assert (tmp_path / "sensors.lsf").read_text() == "fez 1\n"
