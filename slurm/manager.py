@@ -15,6 +15,7 @@ from qtandem.core.runs import JobId, valid_cluster
 from qtandem.slurm import jobs, licences
 from qtandem.slurm.jobs import Record
 from qtandem.slurm.licences import Licence
+from qtandem.slurm.placing import Placing
 
 # Writing a partly closed sensor races with jobs that start meanwhile; each round starts from what was read.
 ROUNDS = 3
@@ -57,7 +58,7 @@ class Client(ManagerCommands):
         super().__init__(settings.bin_dir, environment(settings), _UNREACHABLE, start)
 
 
-class SlurmManager:
+class SlurmManager(Placing):
     """Meets `core.managers.Manager`. `natives` maps configured resource names to licence names."""
 
     name = "slurm"

@@ -1,4 +1,4 @@
-"""What the daemon may have the launcher start of Slurm's commands: what `manager.py` types, and nothing else."""
+"""What the daemon may have the launcher start of Slurm's commands: what `manager.py` and `placing.py` type, no more."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ def commands(settings: SlurmSettings) -> Commands:
             ("update", "jobid=*", "comment=*"),
             ("update", "jobid=*", "starttime=now*"),
             ("update", "jobid=*", "licenses=*"),
+            ("show", "nodes", "--json"),
+            ("show", "partitions", "--json"),
+            ("show", "reservations", "--json"),
+            ("show", "config"),
+            ("update", "jobid=*", "reqnodelist=*"),
+            ("update", "jobid=*", "excnodelist=*"),
+            ("update", "jobid=*", "nice=*"),
         ),
         "sacctmgr": (
             (*change, "lastconsumed=*"),
@@ -28,6 +35,7 @@ def commands(settings: SlurmSettings) -> Commands:
             ("-i", "add", "resource", "name=*", server, MORE),
         ),
         "squeue": ((MORE,),),
+        "sbatch": (("--test-only", MORE),),
     }
     return Commands("slurm", environment(settings), {name: _path(settings, name) for name in allow}, allow)
 
