@@ -339,8 +339,9 @@ def _new_task(lease: Lease, uid: int, payload: Mapping[str, Any], key: str, term
             "bad-payload", "The payload has no kind", remedy="Give kind: qasm2, qasm3 or qiskit-primitive."
         )
     shots = payload.get("shots")
-    if shots is not None and (not isinstance(shots, int) or isinstance(shots, bool) or not 0 < shots < 2**31):
-        raise QtandemError("bad-payload", "shots is not a whole number above 0 that a machine could run")
+    if shots is not None and (not isinstance(shots, int) or isinstance(shots, bool) or not 0 <= shots < 2**31):
+        # 0 asks some simulators for the exact result; others refuse it.
+        raise QtandemError("bad-payload", "shots is not a whole number that a machine could run")
     id = uuid.uuid4().hex
     return Task(
         id=id,

@@ -15,7 +15,7 @@ class _Enum(IntEnum):
 
 
 class ResourceType(_Enum):
-    """Numbers are QRMI's; `Simulator` is our own."""
+    """Numbers are QRMI's; `Simulator` and `Braket` are our own."""
 
     IBMQuantumSystem = 0
     IBMQiskitRuntimeService = 1
@@ -26,6 +26,7 @@ class ResourceType(_Enum):
     IQMServer = 6
     OQTOPUS = 7
     Simulator = 1000
+    Braket = 1001
 
     @property
     def text(self) -> str:
@@ -56,6 +57,7 @@ _TYPE_TEXT = {
     ResourceType.IQMServer: "iqm-server",
     ResourceType.OQTOPUS: "oqtopus",
     ResourceType.Simulator: "simulator",
+    ResourceType.Braket: "braket",
 }
 
 

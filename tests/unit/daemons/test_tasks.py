@@ -255,7 +255,7 @@ async def test_one_user_cannot_fill_the_daemon(house: House, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "payload", [{"kind": ""}, {"kind": 3}, {"shots": 0}, {"shots": True}, {"shots": "x"}, {"shots": 10**30}]
+    "payload", [{"kind": ""}, {"kind": 3}, {"shots": -1}, {"shots": True}, {"shots": "x"}, {"shots": 10**30}]
 )
 async def test_a_malformed_payload_is_refused_before_anything_is_written(house: House, payload: dict) -> None:
     lease = await hold(house)
