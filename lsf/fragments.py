@@ -12,6 +12,8 @@ from qtandem.lsf import requirements, site
 # The elim reports a little slower than LIM reads, see elim.qpu.
 INTERVAL_S = 6
 PROFILE = "qpu"
+# LSF takes no longer name for a resource.
+MAX_NAME = 39
 _WORDS = {
     "ready": ("N", "1 while a QPU is open"),
     "qubits": ("N", "qubits of the largest open QPU"),
@@ -22,12 +24,16 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """One external load index: `increasing` as LSF means it, `location` as ResourceMap writes it."""
+    """One external load index: `increasing` as LSF means it, `location` as ResourceMap writes it.
+
+    `counted`: jobs reserve it.
+    """
 
     name: str
     increasing: str
     about: str
-    location: str
+    location: str = "[all]"
+    counted: bool = False
 
 
 def indices(resources: Iterable[Resource]) -> list[Index]:
@@ -35,19 +41,23 @@ def indices(resources: Iterable[Resource]) -> list[Index]:
     found = []
     for one in resources:
         location = f"[{' '.join(sorted(one.reach.nodes))}]" if one.reach.nodes else "[all]"
-        found.append(Index(requirements.name(one.native), "N", f"slots of the QPU {one.name}", location))
-    return found + [Index(requirements.PREFIX + word, *told, "[all]") for word, told in _WORDS.items()]
+        found.append(Index(requirements.name(one.native), "N", f"slots of the QPU {one.name}", location, True))
+    return found + [Index(requirements.PREFIX + word, *told) for word, told in _WORDS.items()]
 
 
-def definitions(wanted: Iterable[Index], heads: Sequence[str] = ()) -> str:
-    """Lines for the section Resource of lsf.shared, in the order of its own columns."""
-    heads = heads or ("RESOURCENAME", "TYPE", "INTERVAL", "INCREASING", "RELEASE", "DESCRIPTION")
+HEADS = ("RESOURCENAME", "TYPE", "INTERVAL", "INCREASING", "RELEASE", "CONSUMABLE", "DESCRIPTION")
+# Of an LSF without `esub.NAME`.
+OLD_HEADS = tuple(head for head in HEADS if head != "CONSUMABLE")
+
+
+def definitions(wanted: Iterable[Index], heads: Sequence[str]) -> str:
+    """Lines for the section Resource of lsf.shared, in the order of its columns."""
     lines = []
     for index in wanted:
         cells = {
             "RESOURCENAME": index.name, "TYPE": "Numeric", "INTERVAL": str(INTERVAL_S), "INCREASING": index.increasing,
             # A job that is suspended keeps its lease.
-            "RELEASE": "N", "CONSUMABLE": "Y", "DESCRIPTION": f"({index.about})",
+            "RELEASE": "N", "CONSUMABLE": "Y" if index.counted else "N", "DESCRIPTION": f"({index.about})",
         }  # fmt: skip
         lines.append(" ".join(cells.get(head.upper(), "()") for head in heads))
     return "\n".join(lines)
@@ -72,15 +82,18 @@ def hooks(folder: Path) -> dict[str, str]:
     }
 
 
-def profile(folder: Path, minutes: int) -> dict[str, str]:
-    """An application profile for jobs with a QPU. `minutes`: longer than the longest start."""
+def profile(minutes: int) -> dict[str, str]:
+    """An application profile for jobs with a QPU: what LSF can be told for them alone.
+
+    `minutes`: longer than the longest start. The hooks themselves stay in the queues, where LSF runs them as root.
+    """
     return {
         "NAME": PROFILE,
         "DESCRIPTION": "jobs with a QPU (qtandem)",
-        **hooks(folder),
         "JOB_INCLUDE_POSTPROC": "Y",
         "JOB_PREPROC_TIMEOUT": str(minutes),
         "JOB_POSTPROC_TIMEOUT": "2",
+        # The daemon holds a job long before; LSF then does the same.
         "LOCAL_MAX_PREEXEC_RETRY": "1000",
         "LOCAL_MAX_PREEXEC_RETRY_ACTION": "SUSPEND",
     }

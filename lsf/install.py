@@ -10,6 +10,7 @@ import hashlib
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from qtandem.core import accounts
@@ -65,6 +66,10 @@ class Installer:
         if twice:
             message = f"The index {', '.join(requirements.name(one) for one in sorted(twice))} has a meaning of its own"
             raise QtandemError("bad-config", message, remedy="Give that QPU another `native` name.")
+        long = [index.name for index in self.indices if len(index.name) > fragments.MAX_NAME]
+        if long:
+            message = f"LSF takes no name of more than {fragments.MAX_NAME} characters: {', '.join(long)}"
+            raise QtandemError("bad-config", message, remedy="Give that QPU a shorter `native` name.")
 
     def changes(self) -> list[Change]:
         """Everything that an installed host has, each done or to do. Reads only."""
@@ -77,11 +82,36 @@ class Installer:
 
     def removals(self) -> list[Change]:
         """What `undo` would take back: what this installer made and nobody changed since."""
-        return [step.change for step in self.files.removals()]
+        return [step.change for step in self._undo_steps()]
 
     def undo(self) -> list[Change]:
-        """Take back what was installed. Lines in LSF's own files are the admin's to take out."""
-        return run_steps(self.files.removals())
+        """Take back what was installed. Lines in LSF's own files are the admin's to take out, and come first."""
+        return run_steps(self._undo_steps())
+
+    def _undo_steps(self) -> list[Step]:
+        """LSF starts no job of a queue whose hooks are gone, and takes none while its esub is."""
+        named = self._named()
+        if not named:
+            return self.files.removals()
+        title = "LSF's own files name our hooks"
+        change = Change("line:named", title, ChangeState.MANUAL, "\n".join(["take out first:", *named]))
+        blocked = (replace(step.change, state=ChangeState.BLOCKED) for step in self.files.removals())
+        return [Step(change), *map(Step, blocked)]
+
+    def _named(self) -> list[str]:
+        """Lines in LSF's files that name what would be removed."""
+        lines = []
+        for name in ("lsb.queues", "lsb.applications"):
+            path = self.site_file(name)
+            for number, line in enumerate(_text(path).splitlines(), 1):
+                if str(self.hooks) in line.partition("#")[0]:
+                    lines.append(f"{path}:{number}: {line.strip()}")
+        if fragments.PROFILE in self._methods():
+            lines.append(f"{self.conf_path}: qpu in LSB_ESUB_METHOD")
+        return lines
+
+    def _methods(self) -> list[str]:
+        return self.conf.get("LSB_ESUB_METHOD", "").split()
 
     def hook_texts(self) -> dict[Path, tuple[bytes, int]]:
         """Each hook file as it is installed: path, content, mode."""
@@ -114,9 +144,9 @@ class Installer:
         listed = re.split(r"[\s,]+", self.conf.get("LSF_MASTER_LIST", "").strip())
         return among(self._host, (*filter(None, listed), *self.section.control_hosts))
 
-    def by_profile(self) -> bool:
-        """Whether the hooks are set in an application profile, which esub gives to jobs with a QPU."""
-        return self.section.options.get("hooks", "queues") == "profile"
+    def profile(self) -> str:
+        """The application profile that esub gives to jobs with a QPU; empty for none."""
+        return self.section.options.get("profile", "")
 
     def site_file(self, name: str) -> Path:
         """One of LSF's own files."""
@@ -164,28 +194,31 @@ class Installer:
 
     def fragment_texts(self) -> dict[str, str]:
         """The lines for each of LSF's files, for a site that includes or copies them."""
-        names = self._names()
-        hooks = fragments.hooks(self.hooks)
-        return {
-            "lsf.shared": fragments.section(
-                "Resource",
-                "RESOURCENAME TYPE INTERVAL INCREASING RELEASE DESCRIPTION\n" + fragments.definitions(self.indices),
-            ),
-            "lsf.cluster": fragments.section(
-                "ResourceMap", "RESOURCENAME LOCATION\n" + fragments.locations(self.indices)
-            ),
+        hooks, names = fragments.hooks(self.hooks), self._names()
+        heads = fragments.HEADS if self.has_mesub() else fragments.OLD_HEADS
+        shared = " ".join(heads) + "\n" + fragments.definitions(self.indices, heads)
+        located = "RESOURCENAME LOCATION\n" + fragments.locations(self.indices)
+        texts = {
+            "lsf.shared": fragments.section("Resource", shared),
+            "lsf.cluster": fragments.section("ResourceMap", located),
             "lsb.queues": fragments.settings(hooks) + "\n",
-            "lsb.applications": fragments.section(
-                "Application", fragments.settings(fragments.profile(self.hooks, self._minutes()))
-            ),
-            "lsb.resources": fragments.section("ReservationUsage", "RESOURCE METHOD\n" + fragments.reservations(names)),
-            "lsb.params": "JOB_INCLUDE_POSTPROC = Y\n",
-            "lsf.conf": 'LSB_ESUB_METHOD="qpu"\n',
             "lsf.sudoers": "LSB_PRE_POST_EXEC_USER=root\n",
         }
+        if self.has_mesub():
+            reserved = "RESOURCE METHOD\n" + fragments.reservations(names)
+            texts |= {
+                "lsb.resources": fragments.section("ReservationUsage", reserved),
+                "lsb.applications": fragments.section("Application", self._profile_lines()),
+                "lsf.conf": 'LSB_ESUB_METHOD="qpu"\n',
+            }
+        return texts
+
+    def _profile_lines(self) -> str:
+        return fragments.settings(fragments.profile(self._minutes()))
 
     def site_changes(self) -> Iterator[Change]:
-        """What LSF's own files need, done or for the admin's hand; only where this host can be the master."""
+        """What LSF's own files need, done or for the admin's hand: most of it where this host can be the master."""
+        yield self._as_root()
         if not self.is_master():
             return
         yield self._shared()
@@ -195,10 +228,17 @@ class Installer:
         yield self._once_a_job()
         yield from self._settings_of_lsf()
 
+    def _as_root(self) -> Change:
+        user = site.conf(SUDOERS).get("LSB_PRE_POST_EXEC_USER")
+        title = f"{SUDOERS} (root's, mode 600) has pre_exec and post_exec run as root on this host"
+        detail = "" if user == "root" else "LSB_PRE_POST_EXEC_USER=root\nthen: badmin hrestart all"
+        return _by_hand("sudoers", title, detail)
+
     def _shared(self) -> Change:
         path = self.site_file("lsf.shared")
         missing, heads = fragments.undefined(_text(path), self.indices)
-        lines = f"in its section Resource:\n{fragments.definitions(missing, heads)}\n{RECONFIGURE}"
+        heads = heads or (fragments.HEADS if self.has_mesub() else fragments.OLD_HEADS)
+        lines = f"in its section Resource ({' '.join(heads)}):\n{fragments.definitions(missing, heads)}\n{RECONFIGURE}"
         return _by_hand("lsf.shared", f"{path} defines the QPUs' indices", lines if missing else "")
 
     def _mapped(self) -> Change:
@@ -208,15 +248,6 @@ class Installer:
         return _by_hand("lsf.cluster", f"{path} maps the QPUs' indices to hosts", lines if missing else "")
 
     def _hooked(self) -> Iterator[Change]:
-        if self.by_profile():
-            path = self.site_file("lsb.applications")
-            wanted = fragments.profile(self.hooks, self._minutes())
-            found = [one.values for one in site.of_kind(_text(path), "Application")]
-            have = next((values for values in found if values.get("NAME") == fragments.PROFILE), {})
-            lines = fragments.section("Application", fragments.settings(wanted))
-            title = f"{path} has the profile {fragments.PROFILE}"
-            yield _by_hand("profile", title, lines if fragments.lacking(have, wanted) else "")
-            return
         path = self.site_file("lsb.queues")
         queues = [one.values for one in site.of_kind(_text(path), "Queue") if one.values.get("QUEUE_NAME")]
         if not queues:
@@ -261,21 +292,27 @@ class Installer:
 
     def _settings_of_lsf(self) -> Iterator[Change]:
         if self.has_mesub():
-            named = re.split(r"\s+", self.conf.get("LSB_ESUB_METHOD", ""))
-            line = " ".join(filter(None, [*named, "qpu"]))
+            line = " ".join([*self._methods(), "qpu"])
             title = "esub.qpu is asked for each job, also where nobody wrote -a qpu(…)"
-            yield _by_hand("esub", title, "" if "qpu" in named else f'{self.conf_path}: LSB_ESUB_METHOD="{line}"')
-        user = site.conf(SUDOERS).get("LSB_PRE_POST_EXEC_USER")
-        title = f"{SUDOERS} (root's, mode 600, on each host) lets pre_exec and post_exec run as root"
-        yield _by_hand(
-            "sudoers", title, "" if user == "root" else "LSB_PRE_POST_EXEC_USER=root\nthen: badmin hrestart all"
+            done = "qpu" in self._methods()
+            yield _by_hand("esub", title, "" if done else f'{self.conf_path}: LSB_ESUB_METHOD="{line}"')
+        if self.has_mesub():
+            yield self._ends()
+
+    def _ends(self) -> Change:
+        """LSF gives the QPU to its next job once post_exec is over, if it is told to."""
+        params, applications = self.site_file("lsb.params"), self.site_file("lsb.applications")
+        told = [one.values for one in site.of_kind(_text(params), "Parameters")]
+        found = [one.values for one in site.of_kind(_text(applications), "Application")]
+        told += [values for values in found if values.get("NAME") == self.profile() != ""]
+        done = any(values.get("JOB_INCLUDE_POSTPROC", "").upper() in ("Y", "YES") for values in told)
+        lines = (
+            f"in {applications}:\n{fragments.section('Application', self._profile_lines())}"
+            f'and options.profile = "{fragments.PROFILE}" in [managers.lsf], or for all jobs in {params}:\n'
+            "JOB_INCLUDE_POSTPROC = Y"
         )
-        params = {key: value for one in site.of_kind(_text(self.site_file("lsb.params")), "Parameters")
-                  for key, value in one.values.items()}  # fmt: skip
-        title = "a job ends for LSF once its QPU is given back"
-        done = params.get("JOB_INCLUDE_POSTPROC", "").upper() in ("Y", "YES") or self.by_profile()
-        detail = "" if done or not self.has_mesub() else f"{self.site_file('lsb.params')}: JOB_INCLUDE_POSTPROC = Y"
-        yield _by_hand("postproc", title, detail, optional=True)
+        title = "a job is over for LSF when its QPU has been given back, and not a moment before"
+        return _by_hand("postproc", title, "" if done else lines, optional=True)
 
     def _names(self) -> list[str]:
         return [requirements.name(one.native) for one in self._catalog.resources.values()]
@@ -307,7 +344,7 @@ class Installer:
             "DEADLINE_MS": round(timing.submit_ms),
             "SITE_ESUB": options.get("esub", ""),
             "SITE_STARTER": options.get("starter", ""),
-            "PROFILE": fragments.PROFILE if self.by_profile() else "",
+            "PROFILE": self.profile(),
             "KNOWN": [one.native for one in self._catalog.resources.values()],
             "LIMIT": round(timing.deadman_s),
             "PERIOD": fragments.INTERVAL_S,

@@ -12,6 +12,8 @@ PREFIX = "qpu_"
 WORDS = ("ready", "qubits", "queue", "wait")
 _ASKED = re.compile(r"(?<![A-Za-z0-9_])qpu_([A-Za-z0-9_]+)\s*(>=|==|>|=)\s*(\d{1,6})(?![0-9.])")
 
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+
 
 def name(native: str) -> str:
     """The index of a QPU, by its native name."""
@@ -29,7 +31,7 @@ def read_request(text: str, names: Mapping[str, str]) -> tuple[Grant, ...]:
     The same QPU in select and rusage is one request.
     """
     slots: dict[str, int] = {}
-    for native, operator, number in _ASKED.findall(text):
+    for native, operator, number in _ASKED.findall(_QUOTED.sub("", text)):
         count = int(number) + (operator == ">")
         if native in names and count:
             slots[names[native]] = max(count, slots.get(names[native], 0))

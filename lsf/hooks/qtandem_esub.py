@@ -79,13 +79,14 @@ def from_additional(text):
 
 def from_words(words):
     """A request for any QPU, made from conditions such as `qpu_ready==1 && qpu_qubits>=100`."""
-    keys = []
+    keys = {}
     for word, operator, number in words:
         if word == "qubits" and operator in (">=", ">", "=="):
-            keys.append("qubits=%d" % (number + (operator == ">")))
+            keys[word] = max(keys.get(word, 0), number + (operator == ">"))
         elif word in ("queue", "wait") and operator in ("<=", "<", "=="):
-            keys.append("%s=%d" % (word, max(0, number - (operator == "<"))))
-    return ":".join(["any", *sorted(set(keys))])
+            most = max(0, number - (operator == "<"))
+            keys[word] = min(keys.get(word, most), most)
+    return ":".join(["any", *("%s=%d" % pair for pair in sorted(keys.items()))])
 
 
 class Wish:

@@ -155,8 +155,12 @@ def _together(found):
     return out
 
 
+def _named(text):
+    return set(_ANY.findall(re.sub(r"'[^']*'|\"[^\"]*\"", "", text)))
+
+
 def _natives(text):
-    return {native for native in _ANY.findall(text) if native not in WORDS}
+    return _named(text) - set(WORDS)
 
 
 def _selected(content):
@@ -196,7 +200,7 @@ def wanted_words(text):
     for name, content in [part for term in terms for part in sections(term)]:
         if name not in ("", "select"):
             continue
-        seen = seen or any(native in WORDS for native in _ANY.findall(content))
+        seen = seen or bool(_named(content) & set(WORDS))
         for condition in conjuncts(content):
             match = re.match(r"%s\s*(>=|<=|==|>|<|=)\s*(\d+)\Z" % INDEX, condition)
             if match and match.group(1) in WORDS:
