@@ -70,6 +70,8 @@ class Cluster(abc.ABC):
     # After so many seconds without news the manager schedules at once when something happens.
     quiet_s: float = 0.0
 
+    # The number of a job's first run.
+    first_attempt = 0
     # The user whose processes open the simulated QPUs.
     devices_user = "qtandem"
 
@@ -194,6 +196,10 @@ class Cluster(abc.ABC):
         view = self.jobs().get(job)
         assert view is not None, f"{self.manager} does not know job {job}"
         return view
+
+    def run_of(self, job: str) -> str:
+        """The job's first run, as the daemon names it."""
+        return f"{self.manager}:lab:{job}.{self.first_attempt}"
 
     def output(self, job: str, user: str = "alice") -> str:
         return self.exec(self.control, ["cat", f"/home/{user}/job-{job}.out"]).stdout

@@ -14,12 +14,16 @@ import pytest
 from tests.live.cluster import QPUS, Cluster
 from tests.live.gridengine_cluster import GridEngineCluster
 from tests.live.hosts import ROOT, no_docker, unique_project
+from tests.live.pbs_cluster import PbsCluster
 from tests.live.slurm_cluster import SlurmCluster
 
-CLUSTERS: dict[str, type[SlurmCluster] | type[GridEngineCluster]] = {
+CLUSTERS: dict[str, type[Cluster]] = {
     "slurm": SlurmCluster,
     "gridengine": GridEngineCluster,
+    "pbs": PbsCluster,
 }
+# Of these QTANDEM_NAME_IMAGE names an image with the manager in it, which the tester has; the rest is built on it.
+SUPPLIED = ("pbs",)
 
 
 def required(manager: str) -> bool:
@@ -73,12 +77,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def image(manager: str) -> str:
     """The image of the manager's cluster, built if need be; skips (or fails where required) without Docker."""
+    name = f"QTANDEM_{manager.upper()}_IMAGE"
+    given = os.environ.get(name, "")
     lack = no_docker()
+    if not lack and manager in SUPPLIED and not given:
+        lack = f"{name} names no image with {manager} in it"
     if lack and required(manager):
         pytest.fail(f"the live suite of {manager} is required: {lack}", pytrace=False)
     if lack:
         pytest.skip(f"no live {manager} cluster: {lack}")
-    given = os.environ.get(f"QTANDEM_{manager.upper()}_IMAGE", "")
+    if manager in SUPPLIED:
+        os.environ[f"QTANDEM_{manager.upper()}_BASE"], given = given, ""
     if not given:
         # Several test processes may want it at once.
         with (ROOT / "containers/wheelhouse/.lock").open("w") as lock:

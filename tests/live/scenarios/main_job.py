@@ -93,7 +93,7 @@ def test_the_job_has_the_environment_of_qrmi_and_no_key(cluster: Cluster) -> Non
     assert env["QRMI_JOB_ID"]
     assert env["QRMI_JOB_UID"] == "2001"
     assert env["north_QRMI_JOB_ACQUISITION_TOKEN"]
-    assert env["QTANDEM_RUN"] == f"{cluster.manager}:lab:{job}.0"
+    assert env["QTANDEM_RUN"] == cluster.run_of(job)
 
 
 def test_interactive_jobs_go_the_same_way(cluster: Cluster) -> None:

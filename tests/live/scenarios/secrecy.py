@@ -143,7 +143,7 @@ def test_another_users_run_lease_and_lifecycle_are_out_of_reach(cluster: Cluster
     job = cluster.submit("sleep 60", qpu="east", nodes="c1")
     cluster.wait_state(job, "running")
     [lease] = cluster.leases()
-    run = f"{cluster.manager}:lab:{job}.0"
+    run = cluster.run_of(job)
     payload = {"kind": "qasm2", "program": "OPENQASM 2.0;", "shots": 1}
     job_words = {"manager": cluster.manager, "cluster": "lab", "job": job}
     for host in (cluster.control, "c1", "c2"):
