@@ -132,4 +132,4 @@ class Placer(Protocol):
         """Set what is taken off the pending job's priority."""
 
     def native_placement(self, placed: Placed, shape: Shape) -> tuple[dict[str, str], str]:
-        """The attributes by which a submit hook pins to, or keeps from, the nodes; and the note to keep with the job."""
+        """The attributes by which a submit hook pins to, or keeps from, the nodes; and the note to keep with it."""

@@ -156,6 +156,16 @@ def _fault(instance: Instance) -> str | None:
     for w in instance.workloads:
         if w.gang is not None and running.setdefault(w.gang, w.node is not None) != (w.node is not None):
             return f"gang {w.gang} runs in part"
+    return _overfull(instance)
+
+
+def _overfull(instance: Instance) -> str | None:
+    left = {node.name: list(node.capacity) for node in instance.nodes}
+    for w in instance.workloads:
+        if w.node is not None:
+            left[w.node] = [room - amount for room, amount in zip(left[w.node], w.demand, strict=True)]
+            if min(left[w.node]) < 0:
+                return f"{w.node} has not the capacity for what runs on it"
     return None
 
 

@@ -1,6 +1,7 @@
 """The inner loops, compiled: greedy placement, and annealing of a packing's overflow.
 
-numba compiles at the first call (seconds) and caches beside the source or in the user's cache folder.
+numba compiles at the first call (seconds) and caches beside the source or in the user's cache folder; where it can
+write to neither, each process compiles anew.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ FIRST_FIT, LEAST_ALLOCATED, BEST_FIT = 0, 1, 2
 
 
 def compiled(function: Callable[..., Any]) -> Any:
-    return numba.njit(cache=True, nogil=True)(function)
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        return numba.njit(nogil=True)(function)
 
 
 @compiled
@@ -276,9 +280,12 @@ def anneal(demand, cap, inv, options, counts, allow, row_of, assign, moves, hot,
 
 @compiled
 def cheapest_node(  # type: ignore[no-untyped-def]
-    demand, free, cap, mask, posture, floor, zone_of, zone, count, weight, risk, lam, regret, fragmentation, gpu
+    demand, free, cap, mask, posture, floor, zone_of, zone, count, weight, risk, lam, regret, fragmentation, gpu, costs
 ):
-    """The node that adds least to the objective, and what it adds; -1 if none fits. Ties go to the fullest node."""
+    """The node that adds least to the objective, and what it adds; -1 if none fits. Ties go to the fullest node.
+
+    `costs`, unless it is empty, gets what each node adds that fits; the others are left as they are.
+    """
     best, best_cost, best_rest = -1, 0.0, 0.0
     for j in range(len(free)):
         if not mask[j] or posture[j] < floor or (zone != -1 and zone_of[j] != zone) or regret[zone_of[j]] < 0:
@@ -301,6 +308,8 @@ def cheapest_node(  # type: ignore[no-untyped-def]
                 if cap[j, k] > 0:
                     share = max(share, demand[k] / cap[j, k])
             cost += np.round(fragmentation * share)
+        if len(costs):
+            costs[j] = cost
         if best < 0 or cost < best_cost or (cost == best_cost and rest < best_rest):
             best, best_cost, best_rest = j, cost, rest
     return best, best_cost

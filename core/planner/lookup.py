@@ -15,6 +15,8 @@ from qtandem.core.planner import kernels
 from qtandem.core.planner.instance import GPU, Instance, Workload
 from qtandem.core.planner.objective import Objective, backend_cost, node_weights
 
+_NOTHING = np.zeros(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -51,9 +53,20 @@ class Lookup:
                 self.take(workload, placement[workload.name], backends.get(workload.name))
         self.ask(instance.workloads[0] if instance.workloads else Workload("none", (0, 0, 0, 0, 0)))
 
-    def ask(self, workload: Workload) -> Choice | None:
-        """The node and backend that add least to the objective; None if nothing fits now."""
-        mask = self._everywhere if workload.mask is None else self._masks[workload.mask]
+    def ask(
+        self,
+        workload: Workload,
+        permitted: NDArray[np.bool_] | None = None,
+        costs: NDArray[np.float64] = _NOTHING,
+    ) -> Choice | None:
+        """The node and backend that add least to the objective; None if nothing fits now.
+
+        `permitted` stands for the workload's mask where it is in no instance. `costs` (one a node) gets what each node
+        adds that fits.
+        """
+        mask = permitted
+        if mask is None:
+            mask = self._everywhere if workload.mask is None else self._masks[workload.mask]
         zone = -1 if workload.zone is None else self._zones.get(workload.zone, -2)
         risk = self._no_risk if workload.risk is None else self._risk[workload.risk]
         backend, regret = self._backends(workload)
@@ -61,13 +74,23 @@ class Lookup:
         node, cost = kernels.cheapest_node(
             demand, self._free, self.instance.capacity, mask, self._posture, float(workload.posture), self._zone, zone,
             self._count, self._weight, risk, 100 * self.goal.lam, regret,
-            self.goal.delta * self.goal.fragmentation if demand[GPU] == 0 else 0.0, GPU,
+            self.goal.delta * self.goal.fragmentation if demand[GPU] == 0 else 0.0, GPU, costs,
         )  # fmt: skip
         if node < 0:
             return None
         chosen = int(backend[self._zone[node]])
         name = None if workload.quantum is None else self.instance.backends[chosen].name
         return Choice(self.instance.nodes[node].name, name, round(cost))
+
+    def names(self, nodes: frozenset[str] | set[str]) -> NDArray[np.bool_]:
+        """A mask of these nodes."""
+        return np.array([node.name in nodes for node in self.instance.nodes])
+
+    def dearer(self, workload: Workload, permitted: NDArray[np.bool_], choice: Choice) -> list[str]:
+        """The permitted nodes on which it fits now as well, but that add more than the choice."""
+        costs = np.full(len(self.instance.nodes), -1.0)
+        self.ask(workload, permitted, costs)
+        return [self.instance.nodes[j].name for j in np.flatnonzero(costs > choice.cost)]
 
     def _backends(self, workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The cheapest free backend from each zone, and its cost (negative where there is none)."""
