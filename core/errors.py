@@ -386,6 +386,15 @@ KINDS: dict[str, Kind] = _kinds(
         "Mend the value that is named; docs/planner.md describes the format.",
     ),
     Kind(
+        "no-planner",
+        _S,
+        501,
+        EXIT_SITE,
+        False,
+        "The planner cannot be used here.",
+        "Install the extra planner beside the daemon; of the managers, Slurm can see plans through.",
+    ),
+    Kind(
         "internal",
         _B,
         500,

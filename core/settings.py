@@ -92,6 +92,39 @@ class Timing(_Section):
     submit_ms: Positive = Field(40.0, description="deadline of the submit hook, in milliseconds")
 
 
+class PlannerSettings(_Section):
+    """The planner, for a manager on which plans can be seen through (Slurm). It needs the extra `planner`.
+
+    Plans on demand (`qtandem plan`) need no setting.
+    """
+
+    enabled: bool = Field(False, description="look up the best node for each job with a QPU that is submitted")
+    at_submit: Literal["advise", "exclude", "pin"] = Field(
+        "advise",
+        description="what to do with it. advise: only note it with the job; exclude: keep the job off nodes that cost "
+        "more than the best; pin: have it on the best",
+    )
+    objective: Literal["performance", "green", "regulated", "balanced"] = Field(
+        "balanced", description="what is saved; docs/planner.md has the table"
+    )
+    refresh_s: Positive = Field(15.0, description="how often the cluster is read for look-ups")
+    lookup_ms: Positive = Field(10.0, description="longest that a submission waits for its look-up, in milliseconds")
+    pin_s: Positive = Field(600.0, description="a pin or exclusion of ours is taken back if the job has not started")
+    limit_s: Positive = Field(10.0, description="time for one plan")
+    workers: Annotated[int, Field(gt=0)] = Field(1, description="threads of the solvers")
+    moves: Annotated[int, Field(ge=0)] = Field(8, description="most pins that one plan changes or takes back")
+    changes: Annotated[int, Field(ge=0)] = Field(64, description="most jobs that one plan pins, orders or releases")
+    horizon_s: Annotated[float, Field(ge=0)] = Field(0.0, description="a plan is made so often by itself; 0: never")
+    horizon_apply: bool = Field(False, description="apply these plans; else they are only kept for look-ups and shown")
+    cost_core_h: Annotated[float, Field(ge=0)] = Field(0.034, description="price of a core of a node in use, an hour")
+    cost_gpu_h: Annotated[float, Field(ge=0)] = Field(1.40, description="price of a GPU of a node in use, an hour")
+    watts_node: Annotated[float, Field(ge=0)] = Field(
+        294.0, description="power of a node in use, where none is measured"
+    )
+    watts_core: Annotated[float, Field(ge=0)] = Field(10.7, description="and for each core")
+    watts_gpu: Annotated[float, Field(ge=0)] = Field(250.0, description="and for each GPU")
+
+
 class Reachable(_Section):
     """From where a resource can be used; left out: from everywhere."""
 
@@ -204,6 +237,7 @@ class Settings(_Section):
     daemon: DaemonSettings = Field(DaemonSettings(), description="")
     relay: RelaySettings = Field(RelaySettings(), description="")
     timing: Timing = Field(Timing(), description="")
+    planner: PlannerSettings = Field(PlannerSettings(), description="")
     resources: dict[str, ResourceSettings] = Field(default_factory=dict, description="")
     classes: dict[str, str] = Field(default_factory=dict, description="a site's own words for requests")
     managers: dict[str, ManagerSettings] = Field(default_factory=dict, description="")

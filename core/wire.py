@@ -22,6 +22,7 @@ MAX_BODY = 16 * 1024 * 1024
 Text = Annotated[str, Field(max_length=4096)]
 Uid = Annotated[int, Field(ge=0, lt=2**32)]
 Name = Annotated[str, Field(max_length=256)]
+Amount = Annotated[int, Field(ge=0, lt=2**48)]
 
 
 class Call(BaseModel):
@@ -40,7 +41,9 @@ class SubmitCall(Call):
     """A job at submission. `request` is the `--qpu` text, `native` the manager's own resource text.
 
     `partition` and `nodes` are comma lists of what the job names itself. `job` is set when a pending job is
-    modified.
+    modified. The rest is what the job asks of nodes, for the planner's look-up: `tasks` of `cpus_per_task` CPUs or
+    `min_cpus`, whatever is more, on `min_nodes`; memory for each node or CPU; `gres` as the manager writes it;
+    `excluded` nodes; `time_limit` in minutes.
     """
 
     manager: Name
@@ -53,18 +56,32 @@ class SubmitCall(Call):
     request: Text = ""
     native: Text = ""
     job: Name = ""
+    qos: Name = ""
+    reservation: Name = ""
+    features: Text = ""
+    excluded: Text = ""
+    gres: Text = ""
+    tasks: Amount = 0
+    cpus_per_task: Amount = 0
+    min_cpus: Amount = 0
+    min_nodes: Amount = 0
+    memory_node_mb: Amount = 0
+    memory_cpu_mb: Amount = 0
+    time_limit: Amount = 0
+    exclusive: bool = False
 
 
 class SubmitAnswer(Answer):
     """`none`: the job asks for no QPU. `native` holds the attributes to write into the job.
 
     `choices` is the request where other resources would do as well: a hook keeps it with the job, where no user
-    can write, so that a pending job can be moved.
+    can write, so that a pending job can be moved. So too `placed`, what the planner's look-up found and did.
     """
 
     verdict: Literal["admit", "reject", "none"]
     request: str = ""
     choices: str = ""
+    placed: str = ""
     native: dict[str, str] = Field(default_factory=dict)
     code: str = ""
     message: str = ""
@@ -249,6 +266,69 @@ class ExplainAnswer(Answer):
     run: str | None = None
     resources: list[ResourceAnswer] = Field(default_factory=list)
     lines: list[str] = Field(default_factory=list)
+
+
+class PlanCall(Call):
+    """Plan the cluster of a manager (the only one that can, if none is named); `apply` it as well.
+
+    What is not given is as the configuration has it.
+    """
+
+    manager: Name = ""
+    objective: Name = ""
+    limit_s: Annotated[float, Field(gt=0, le=600)] | None = None
+    apply: bool = False
+
+
+class PlanTotals(Answer):
+    """What would start: jobs, their weight, nodes put to use with their $ an hour and W."""
+
+    jobs: int
+    weight: int
+    nodes: int
+    cost_h: float
+    watts: float
+
+
+class PlanDecision(Answer):
+    """One job of a plan: it starts on `nodes`, or waits, `why`.
+
+    `pin`, `nice`, `release` are what to do for that; `did` is what was done of it, or why it was not.
+    """
+
+    job: str
+    user: str
+    nodes: list[str] = Field(default_factory=list)
+    backend: str | None = None
+    pin: bool = False
+    nice: int | None = None
+    release: bool = False
+    why: str = ""
+    did: str = ""
+
+
+class PlanSkipped(Answer):
+    job: str
+    why: str
+
+
+class PlanAnswer(Answer):
+    """A plan of a cluster. `worth`: it is better than the manager's own order (`unplanned`)."""
+
+    manager: str
+    at: float
+    objective: str
+    engine: str
+    seconds: float
+    gap: float
+    proven: bool
+    worth: bool
+    moved: int
+    planned: PlanTotals
+    unplanned: PlanTotals
+    applied: bool = False
+    decisions: list[PlanDecision] = Field(default_factory=list)
+    skipped: list[PlanSkipped] = Field(default_factory=list)
 
 
 class UsageRow(Answer):

@@ -39,6 +39,7 @@ class Event(StrEnum):
     TASK = "task"
     CLAIM = "claim"
     CREDENTIAL = "register, list, remove a key"
+    PLAN = "plan the cluster, apply a plan"
     READ_OWN = "read runs, leases, tasks, usage"
     EXPLAIN = "explain"
     READ = "read resources, facts, names, health"
@@ -64,6 +65,7 @@ TABLE: Mapping[Event, Mapping[Right, str]] = {
     Event.TASK: {Right.SERVICE: "root", Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.CLAIM: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.CREDENTIAL: {Right.SERVICE: NONE, Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
+    Event.PLAN: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: NONE, Right.ANYONE: NONE},
     Event.READ_OWN: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.EXPLAIN: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.READ: {Right.SERVICE: ALL, Right.NODE: ALL, Right.OWNER: ALL, Right.ANYONE: ALL},
