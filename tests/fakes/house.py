@@ -48,7 +48,8 @@ class House:
                 for name, each in resources.items()
             }
         )
-        given = settings(tmp_path, **timing)
+        # Polls are quick; their facts shall not go stale because the machine is slow just then.
+        given = settings(tmp_path, **{"fact_ttl_periods": 200.0, **timing})
         slots = {name: each.slots for name, each in catalog.resources.items()}
         self.workers, self.manager = FakeWorkers(slots), FakeManager(natives=catalog.natives)
         self.store = Store(f"sqlite:///{tmp_path / 'q.db'}", Cipher(bytes(32)))

@@ -32,7 +32,6 @@ async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         {"fez": 1, "torino": 1, "private": private},
         refusals=3,
         submit_ms=4000,
-        fact_ttl_periods=200,
     ) as built:
         await built.observer.first_facts(["fez", "torino", "private"], 5.0)
         yield built
@@ -141,7 +140,7 @@ async def test_back_to_back_jobs_wait_for_the_slot_that_is_being_given_back(hous
 
 @pytest.mark.usefixtures("short_calls")
 async def test_a_slow_release_is_waited_for_in_several_calls(house: House) -> None:
-    await start(house, "1")
+    await insist(house, "1")
     pause = house.workers.pause("release")
     ending = asyncio.create_task(house.lifecycle.end(house.manager.id("1"), 0, "over"))
     await pause.arrived.wait()
@@ -243,7 +242,7 @@ async def test_after_a_restart_a_start_waits_for_the_first_look(tmp_path: Path) 
 
 @pytest.mark.usefixtures("short_calls")
 async def test_an_end_breaks_off_a_start_that_waits(house: House) -> None:
-    await start(house, "1")
+    await insist(house, "1")
     assert (await start(house, "2")).verdict == "wait"
     await house.lifecycle.end(house.manager.id("2"), 0, "cancelled")
     await house.lifecycle.end(house.manager.id("1"), 0, "over")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,13 +79,14 @@ async def test_many_who_ask_cost_the_vendor_one_poll(
     tmp_path: Path, eventually: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "NUDGED_S", 0.2)
+    began = time.monotonic()
     async with House(tmp_path, {"fez": slow()}) as house:
         await house.observer.first_facts(["fez"], 5.0)
         for _ in range(10):
             house.observer.nudge(["fez"])
             await asyncio.sleep(0.01)
-        assert house.workers.polls["fez"] == 1
-        await eventually(lambda: house.workers.polls["fez"] == 2)
+        assert house.workers.polls["fez"] <= 1 + (time.monotonic() - began) / observer.NUDGED_S
+        await eventually(lambda: house.workers.polls["fez"] >= 2)
 
 
 async def test_a_reload_keeps_what_is_unchanged_and_forgets_what_is_gone(tmp_path: Path, eventually: Callable) -> None:
