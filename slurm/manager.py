@@ -133,7 +133,11 @@ class SlurmManager(Placing):
         return {native: licence.open for native, licence in (await self._show()).items() if native in ours}
 
     async def kick(self, natives: Iterable[str]) -> None:
-        """Write the present comment of a few waiting jobs back: any update has slurmctld schedule at once."""
+        """Write the present comment of a few waiting jobs back, which asks slurmctld to schedule.
+
+        It keeps the request until `batch_sched_delay` has passed since it last scheduled, so one kick is enough;
+        every other update that it takes waits for the same pause.
+        """
         wanted = sorted(set(natives))
         if not wanted:
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import json
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -67,8 +68,6 @@ class Cluster(abc.ABC):
     cannot: Mapping[str, str] = {}
     # Whether the manager keeps every requeued job waiting for a while.
     pauses_requeued = True
-    # After so many seconds without news the manager schedules at once when something happens.
-    quiet_s: float = 0.0
 
     # The number of a job's first run.
     first_attempt = 0
@@ -304,6 +303,14 @@ class Cluster(abc.ABC):
 
 def _rows(body: Any, key: str) -> list[dict[str, Any]]:
     return list(body[key] if isinstance(body, dict) and key in body else body)
+
+
+def moments(count: int, within: float) -> list[float]:
+    """Random moments between 0 and `within`, one in each of `count` equal parts of it, in no order."""
+    chance = random.Random()
+    drawn = [within * (part + chance.random()) / count for part in range(count)]
+    chance.shuffle(drawn)
+    return drawn
 
 
 def all_at_once(count: int, call: Callable[[int], T]) -> list[T]:

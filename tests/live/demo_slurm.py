@@ -37,7 +37,6 @@ def tour(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.job(job), lambda view: view.reason == cluster.waits_for_qpu, 15, "the job waits")
     show(cluster, "squeue")
     show(cluster, f"qtandem explain {job}")
-    time.sleep(cluster.quiet_s)
 
     say("The calibration ends")
     opened = cluster.set("east", availability="online", reason="")

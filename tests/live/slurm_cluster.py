@@ -22,7 +22,6 @@ class SlurmCluster(Cluster):
     workers = ("c1", "c2")
     waits_for_qpu = "Licenses"
     cannot: Mapping[str, str] = {}
-    quiet_s = 3.5
     devices_user = "qtandem-worker"
 
     def ready(self) -> bool:

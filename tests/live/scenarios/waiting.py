@@ -7,9 +7,12 @@ import time
 
 import pytest
 
-from tests.live.cluster import Cluster, Measured
+from tests.live.cluster import Cluster, Measured, moments
 
 NOW = "date +%s.%N"
+OPENINGS, UNCERTAIN_S = 10, 10.0
+# A job that nobody has its manager look at starts at the manager's own next look: half a minute or more by default.
+UNKICKED_S = 12.0
 
 
 def _waits(cluster: Cluster, job: str) -> None:
@@ -71,23 +74,24 @@ def test_closing_one_qpu_leaves_jobs_of_the_others_alone(cluster: Cluster) -> No
     assert cluster.job(waiting).state == "pending"
 
 
-@pytest.mark.timeout(240)
-def test_a_job_runs_within_two_seconds_of_the_opening(cluster: Cluster, measured: Measured) -> None:
+@pytest.mark.timeout(300)
+def test_a_job_runs_within_two_seconds_of_an_opening_at_a_random_moment(cluster: Cluster, measured: Measured) -> None:
     """From the vendor's change to the first line of the job's script.
 
-    The manager has been quiet before: one that has just scheduled waits for its own minimum pause first (Slurm's
-    batch_sched_delay, 3 s), whoever asks.
+    A manager keeps its own pause after it has scheduled, whoever asks (Slurm's batch_sched_delay, 3 s), so the
+    worst case is that and a second more; QPUs open when they please.
     """
     waits = []
-    for _ in range(10):
+    for moment in moments(OPENINGS, UNCERTAIN_S):
         cluster.close("east")
         cluster.wait_sensors({"east": 0})
         job = cluster.submit(NOW, qpu="east")
         _waits(cluster, job)
-        time.sleep(cluster.quiet_s)
+        time.sleep(moment)
         opened = cluster.set("east", availability="online", reason="")
         cluster.wait_state(job, "ended")
         waits.append(float(cluster.output(job)) - opened)
     shown = ", ".join(f"{wait:.2f}" for wait in sorted(waits))
     measured(f"{cluster.manager}: opening to running, seconds: {shown}; median {statistics.median(waits):.2f}")
     assert statistics.median(waits) <= 2.0, shown
+    assert max(waits) < UNKICKED_S, f"a kick was lost: {shown}"
