@@ -43,7 +43,7 @@ class Job:
     def __init__(self, variables):
         self.id = variables.get("LSB_JOBID", "")
         index = variables.get("LSB_JOBINDEX") or "0"
-        if not re.match(r"\d{1,18}\Z", self.id) or not re.match(r"\d{1,9}\Z", index):
+        if not re.match(r"[0-9]{1,18}\Z", self.id) or not re.match(r"[0-9]{1,9}\Z", index):
             raise ValueError("LSB_JOBID=%r, LSB_JOBINDEX=%r" % (self.id, index))
         self.index = int(index) or None
         self.queue = variables.get("LSB_QUEUE", "")
