@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ PREFIX = "qpu_"
 # Of a user that this host does not know: no lease can be of use to that job here.
 NO_UID = 2**32 - 2
 _JOB = re.compile(r"(?P<job>[0-9A-Za-z]+)(?:\[(?P<index>\d*)\])?(?:\.|$)")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PAIR = re.compile(r"qpu_(?P<native>[A-Za-z0-9_]+)=(?P<slots>\d+)")
 _STATES = {
     "Q": JobState.PENDING, "H": JobState.PENDING, "W": JobState.PENDING, "T": JobState.PENDING,
@@ -58,6 +59,13 @@ def read_request(text: str, names: Mapping[str, str]) -> tuple[Grant, ...]:
             name = names.get(match["native"], match["native"])
             slots[name] = slots.get(name, 0) + int(match["slots"])
     return tuple(Grant(name, count) for name, count in slots.items())
+
+
+def in_order(grants: Sequence[Grant], request: str) -> tuple[Grant, ...]:
+    """The grants in the order in which the request that is kept with the job names them; PBS keeps its own."""
+    words = _WORD.findall(request)
+    place = {word: number for number, word in reversed(list(enumerate(words)))}
+    return tuple(sorted(grants, key=lambda grant: place.get(grant.resource, len(words))))
 
 
 def objects(text: str, kind: str) -> list[Record]:
@@ -141,7 +149,7 @@ def job(record: Record, cluster: str, names: Mapping[str, str], uids: Mapping[st
         can_requeue=record.get("Rerunable").lower() not in ("false", "n", "0") and not _yes(record.get("interactive")),
         reason=said if state is JobState.PENDING else "",
         comment=said,
-        grants=read_request(native, names),
+        grants=in_order(read_request(native, names), record.get("Resource_List.qpu")),
         eligible_at=moment(record.get("Execution_Time")),
     )
 

@@ -32,19 +32,19 @@ def natives(resources):
     # PBS fills the list when somebody asks for an item; until then it may have no keys.
     resources["select"]
     found = {}
-    for key in resources.keys():
-        if NATIVE.match(str(key)):
+    for key in sorted(map(str, resources.keys())):
+        if NATIVE.match(key):
             try:
                 slots = int(str(resources[key]))
             except ValueError:
                 continue
             if slots > 0:
-                found[str(key)] = slots
+                found[key] = slots
     return found
 
 
 def native_text(found):
-    return ",".join("%s=%d" % pair for pair in sorted(found.items()))
+    return ",".join("%s=%d" % pair for pair in found.items())
 
 
 def identity(job, ahead=0):

@@ -242,7 +242,7 @@ def runjob(event):
         account=text_of(getattr(job, "Account_Name", None)),
         partition=text_of(getattr(job, "queue", None)),
         nodes=hosts(text_of(getattr(job, "exec_vnode", None))),
-        native=native_text(wanted),
+        native=native_text(in_order(wanted, text_of(job.Resource_List[REQUEST]) if REQUEST in keys else "")),
         time_limit_s=seconds(walltime),
     )
     try:
@@ -257,6 +257,16 @@ def runjob(event):
         say("job %s: %s" % (job.id, error))
         pause, why = DOWN_S, "qtandem does not answer; next try in %d s" % DOWN_S
     refuse(job, pause, why)
+
+
+def in_order(wanted, request):
+    """The natives in the order in which the request names them; PBS keeps its own."""
+    if len(wanted) < 2:
+        return wanted
+    words = re.findall(r"[A-Za-z_][A-Za-z0-9_.-]*", request)
+    known = {OURS + row[1]: row[0] for row in names()}
+    place = {key: words.index(known[key]) for key in wanted if known.get(key) in words}
+    return {key: wanted[key] for key in sorted(wanted, key=lambda key: (place.get(key, len(words)), key))}
 
 
 def unguarded(wanted):

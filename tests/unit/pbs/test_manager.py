@@ -67,6 +67,13 @@ async def test_arrays_and_their_elements(manager: PbsManager, fake: FakePbsCompl
     }  # fmt: skip
 
 
+async def test_grants_are_in_the_order_of_the_request(manager: PbsManager, fake: FakePbsComplex) -> None:
+    fake.submit("7", "qpu_fez=1,qpu_ibm_x=2,qpu=ibm-x:2+fez")
+    job = (await manager.jobs([id_of("7")]))[id_of("7")]
+    assert job is not None
+    assert job.grants == (Grant("ibm-x", 2), Grant("fez", 1))
+
+
 async def test_what_runs_on_our_resources(manager: PbsManager, fake: FakePbsComplex) -> None:
     fake.submit("7", "qpu_fez=1")
     fake.submit("8", "matlab=1", job_state="R")

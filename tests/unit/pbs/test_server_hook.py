@@ -195,6 +195,16 @@ def test_a_first_run_and_an_element_of_an_array(site: Any, daemon: Any) -> None:
     assert (asked["job"], asked["index"], asked["attempt"]) == ("34", "12", "1")
 
 
+def test_qpus_stay_in_the_order_of_the_request(site: Any, daemon: Any) -> None:
+    daemon.answers["/v1/reserve"] = {"verdict": "admit"}
+    both = {"qpu_fez": 1, "qpu_ibm_x": 2}
+    for request, native in (("ibm-x:2+fez", "qpu_ibm_x=2,qpu_fez=1"), ("fez+ibm-x:2", "qpu_fez=1,qpu_ibm_x=2")):
+        site.server("RUNJOB", {**both, "qpu": request})
+        assert daemon.asked("/v1/reserve")[-1]["native"] == native
+    site.server("RUNJOB", both)
+    assert daemon.asked("/v1/reserve")[-1]["native"] == "qpu_fez=1,qpu_ibm_x=2"
+
+
 def test_a_refused_start_is_backed_off_by_pbs_itself(site: Any, daemon: Any) -> None:
     daemon.answers["/v1/reserve"] = {"verdict": "hold", "message": "fez is closed", "retry_after": 30.0}
     now = time.time()
