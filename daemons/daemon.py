@@ -209,7 +209,8 @@ class Daemon:
         context.configuration = configuration
         self._timing.now = settings.timing
         context.authority = authority_of(settings)
-        context.problems[:] = [*(str(problem) for problem in configuration.problems), *fixed]
+        crowded = context.workers.crowded()
+        context.problems[:] = [*(str(problem) for problem in configuration.problems), *fixed, *filter(None, [crowded])]
         for problem in context.problems:
             log("daemon").warning("configuration", problem=problem)
         await asyncio.gather(*(publisher.close() for publisher in old))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
 
 import psutil
 import structlog
@@ -21,10 +19,10 @@ from qtandem.core.processes import Process, start_child
 from qtandem.core.providers import frames
 from qtandem.core.providers.base import ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.frames import FrameError
-from qtandem.core.providers.secrecy import credential, digest, redact
+from qtandem.core.providers.lanes import Family, Lane, Lanes, Purpose, Whose
+from qtandem.core.providers.secrecy import digest, redact
 from qtandem.core.providers.worker import CHILD, Answer, Worker, WorkerDied
 
-Purpose = Literal["observe", "execute"]
 _PING_S = 1.0
 _log = structlog.get_logger(__name__)
 
@@ -42,40 +40,11 @@ class WorkerStats:
     kills: int
 
 
-class _Whose(NamedTuple):
-    """What a call is for, and the digest of the secrets that came with it."""
-
-    purpose: Purpose
-    secrets: str
-
-
-class _Family(NamedTuple):
-    """What may share a worker: one type, credential and purpose."""
-
-    type: str
-    credential: str
-    whose: _Whose
-
-
-@dataclass(eq=False, slots=True)
-class _Lane:
-    """The queue in front of one worker; the lock is first come, first served."""
-
-    family: _Family
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    worker: Worker | None = None
-    told: dict[str, ProviderSpec] = field(default_factory=dict)
-    used_at: float = 0.0
-    calls: int = 0
-    kills: int = 0
-
-
 class Workers:
     """Calls to providers in warm children, at most `limit` of them, kept apart by type, credential and purpose.
 
-    Resources with the same settings share a child. Those with the same credential but other settings have
-    children of their own up to a quarter of `limit`, so that one which hangs delays few others. `observing` are the
-    specs of those that observe with a credential of their own.
+    Who shares a child is the lanes' to say. `observing` are the specs of those that observe with a credential of
+    their own.
 
     Every call runs to its end or its deadline even when its caller is cancelled, so that a child is never
     left in the middle of an answer. `memory_bytes` bounds the address space of each child. `launch` starts the
@@ -103,8 +72,8 @@ class Workers:
         self._command = frames.command(CHILD) if command is None else list(command)
         self._launch = launch or self._start_child
         self._clock = clock
-        self._share = max(1, limit // 4)
-        self._lanes: dict[tuple[_Family, str], _Lane] = {}
+        self._lanes = Lanes(limit)
+        self._lanes.expect([*self._specs.values(), *self._observing.values()])
         self._running: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
         self._live = 0
@@ -130,7 +99,7 @@ class Workers:
         if self._closed:
             raise QtandemError("not-available", "The daemon is stopping")
         deadline = self._deadline_s if deadline_s is None else deadline_s
-        task = asyncio.create_task(self._serve(spec, method, args, _Whose(purpose, digest(secrets or {})), deadline))
+        task = asyncio.create_task(self._serve(spec, method, args, Whose(purpose, digest(secrets or {})), deadline))
         self._running.add(task)
         task.add_done_callback(self._forget)
         try:
@@ -155,6 +124,7 @@ class Workers:
     ) -> None:
         """Take over a new configuration: workers that nothing refers to any more end when they are idle."""
         self._specs, self._observing = dict(specs), dict(observing or {})
+        self._lanes.expect([*self._specs.values(), *self._observing.values()])
         wanted = {(spec.type, digest(spec.settings)) for spec in [*self._specs.values(), *self._observing.values()]}
         await self._keep(lambda family, settings: (family.type, settings) in wanted)
 
@@ -163,10 +133,8 @@ class Workers:
         gone = digest(secrets)
         await self._keep(lambda family, _: family.whose.secrets != gone)
 
-    async def _keep(self, wanted: Callable[[_Family, str], bool]) -> None:
-        before = self._all()
-        self._lanes = {key: lane for key, lane in self._lanes.items() if wanted(*key)}
-        for lane in before - self._all():
+    async def _keep(self, wanted: Callable[[Family, str], bool]) -> None:
+        for lane in self._lanes.keep(wanted):
             async with lane.lock:
                 await self._drop(lane)
 
@@ -176,9 +144,16 @@ class Workers:
         for task in list(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await asyncio.gather(*(lane.worker.close() for lane in self._all() if lane.worker))
+        await asyncio.gather(*(lane.worker.close() for lane in self._lanes.all() if lane.worker))
         self._lanes.clear()
         self._live = 0
+
+    def crowded(self) -> str:
+        """A sentence where there are more credentials than workers, so that polls start processes all the time."""
+        credentials = self._lanes.credentials
+        if credentials <= self._limit:
+            return ""
+        return f"{self._limit} workers serve {credentials} credentials, each started anew in turn; raise timing.workers"
 
     def running(self) -> int:
         """Worker processes that are there now."""
@@ -186,7 +161,7 @@ class Workers:
 
     def stats(self) -> list[WorkerStats]:
         """Reads the memory of every process, which is slow: call it in a thread, where it is safe too."""
-        return [_stats(lane) for lane in dict.fromkeys(list(self._lanes.values()))]
+        return [_stats(lane) for lane in self._lanes.all()]
 
     def _spec(self, resource: str, purpose: Purpose) -> ProviderSpec:
         spec = self._specs.get(resource)
@@ -196,32 +171,18 @@ class Workers:
             raise QtandemError("unknown-resource", f"No resource is called {resource!r}")
         return spec
 
-    def _all(self) -> set[_Lane]:
-        return set(self._lanes.values())
-
-    def _lane(self, spec: ProviderSpec, whose: _Whose) -> _Lane:
-        """The lane of a resource: always the same while its settings are."""
-        family = _Family(spec.type, digest(credential(spec.settings)), whose)
-        key = (family, digest(spec.settings))
-        if key not in self._lanes:
-            members = [lane for kin, lane in self._lanes.items() if kin[0] == family]
-            crowd = Counter(members)
-            full = len(crowd) >= self._share
-            self._lanes[key] = min(crowd, key=crowd.__getitem__) if full else _Lane(family)
-        return self._lanes[key]
-
     def _forget(self, task: asyncio.Task[object]) -> None:
         self._running.discard(task)
         if not task.cancelled():
             task.exception()
 
     async def _serve(
-        self, spec: ProviderSpec, method: str, args: tuple[object, ...], whose: _Whose, deadline_s: float
+        self, spec: ProviderSpec, method: str, args: tuple[object, ...], whose: Whose, deadline_s: float
     ) -> object:
         while True:
-            lane = self._lane(spec, whose)
+            lane = self._lanes.of(spec, whose)
             async with lane.lock:
-                if lane not in self._all():
+                if lane not in self._lanes.all():
                     continue
                 try:
                     answer = await self._serve_in(lane, spec, method, args, deadline_s)
@@ -230,7 +191,7 @@ class Workers:
             return _outcome(answer, method, spec)
 
     async def _serve_in(
-        self, lane: _Lane, spec: ProviderSpec, method: str, args: tuple[object, ...], deadline_s: float
+        self, lane: Lane, spec: ProviderSpec, method: str, args: tuple[object, ...], deadline_s: float
     ) -> Answer:
         worker = await self._ready(lane, deadline_s)
         lane.calls += 1
@@ -243,7 +204,7 @@ class Workers:
 
     async def _ask(
         self,
-        lane: _Lane,
+        lane: Lane,
         worker: Worker,
         spec: ProviderSpec,
         method: str,
@@ -257,6 +218,7 @@ class Workers:
             answer = await worker.call(message, deadline_s)
         except TimeoutError:
             lane.kills += 1
+            self._lanes.hung(spec, lane.family.whose)
             _log.warning("worker_killed", resource=spec.resource, method=method, pid=worker.pid, why="deadline")
             raise QtandemError(
                 "vendor-timeout", f"{spec.resource} did not answer {method} within {deadline_s:g} s"
@@ -275,12 +237,13 @@ class Workers:
         except asyncio.CancelledError:
             await worker.kill()
             raise
+        self._lanes.answered(spec, lane.family.whose)
         if answer.opened:
             lane.told[spec.resource] = spec
         lane.kills += answer.last
         return answer
 
-    async def _ready(self, lane: _Lane, deadline_s: float) -> Worker:
+    async def _ready(self, lane: Lane, deadline_s: float) -> Worker:
         """The lane's worker, started if there is none; the lane is locked."""
         if lane.worker is not None and lane.worker.alive:
             return lane.worker
@@ -311,7 +274,7 @@ class Workers:
 
         True when there is room for one more worker.
         """
-        idle = [lane for lane in self._all() if lane.worker and not lane.lock.locked()]
+        idle = [lane for lane in self._lanes.all() if lane.worker and not lane.lock.locked()]
         for lane in sorted(idle, key=lambda lane: lane.used_at):
             async with lane.lock:
                 if lane.worker is None or await _still_busy(lane.worker):
@@ -321,7 +284,7 @@ class Workers:
                 return True
         return False
 
-    async def _drop(self, lane: _Lane) -> None:
+    async def _drop(self, lane: Lane) -> None:
         worker, lane.worker = lane.worker, None
         lane.told.clear()
         if worker is not None:
@@ -372,7 +335,7 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         await asyncio.wait_for(event.wait(), seconds)
 
 
-def _stats(lane: _Lane) -> WorkerStats:
+def _stats(lane: Lane) -> WorkerStats:
     worker = lane.worker
     pid = worker.pid if worker is not None and worker.alive else None
     resources = tuple(sorted(lane.told))

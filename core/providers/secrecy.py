@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 _SECRET_KEY = re.compile(r"key|token|secret|passw|credential|auth|crn", re.IGNORECASE)
+_ADDRESS_KEY = re.compile(r"endpoint|url$", re.IGNORECASE)
 
 
 def redact(text: str, settings: Mapping[str, str]) -> str:
@@ -19,8 +20,8 @@ def redact(text: str, settings: Mapping[str, str]) -> str:
 
 
 def credential(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that say whose account is used."""
-    return {key: value for key, value in settings.items() if _SECRET_KEY.search(key)}
+    """The settings that say whose account is used, wherever that is asked."""
+    return {key: value for key, value in settings.items() if _SECRET_KEY.search(key) and not _ADDRESS_KEY.search(key)}
 
 
 def _may_be_secret(key: str, value: str) -> bool:

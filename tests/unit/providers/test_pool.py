@@ -330,3 +330,45 @@ async def test_observing_an_ideal_device_needs_no_sdk(tmp_path):
         assert row.rss < 80e6
     finally:
         await workers.close()
+
+
+async def test_a_poll_that_hung_is_asked_apart_and_delays_no_other_one_of_its_credential(pool):
+    workers = pool(limit=2, deadline_s=1.0, a={"url": "1"}, b={"url": "2"})
+    shared = await workers.call("a", "task_logs", "pid")
+    assert await workers.call("b", "task_logs", "pid") == shared
+    with pytest.raises(QtandemError):
+        await workers.call("a", "task_logs", "hang")
+    fresh = await workers.call("b", "task_logs", "pid")
+    hanging = asyncio.create_task(workers.call("a", "task_logs", "hang", deadline_s=20.0))
+    await asyncio.sleep(0)
+    assert await workers.call("b", "task_logs", "pid") == fresh
+    hanging.cancel()
+
+
+async def test_a_poll_that_answers_again_comes_back(pool):
+    workers = pool(limit=2, deadline_s=2.0, a={"url": "1"}, b={"url": "2"})
+    with pytest.raises(QtandemError):
+        await workers.call("a", "task_logs", "hang")
+    apart = await workers.call("a", "task_logs", "pid")
+    shared = await workers.call("b", "task_logs", "pid")
+    assert shared != apart
+    assert await workers.call("a", "task_logs", "pid") == shared
+
+
+async def test_many_credentials_get_one_child_each_before_any_gets_two(pool):
+    resources = {f"{key}{url}": {"api_key": key, "url": url} for key in "abcd" for url in "123"}
+    workers = pool(limit=8, **resources)
+    pids = {name: await workers.call(name, "task_logs", "pid") for name in resources}
+    assert len(set(pids.values())) == 4
+    assert {len({pid for name, pid in pids.items() if name[0] == key}) for key in "abcd"} == {1}
+
+
+def test_more_credentials_than_children_are_a_problem_to_show(pool):
+    specs = {name: ProviderSpec(name, "scripted", {"api_key": name, "auth_endpoint": "http://a"}) for name in "abc"}
+    assert "raise timing.workers" in Workers(specs, 2).crowded()
+    assert not Workers(specs, 3).crowded()
+
+
+def test_an_address_is_no_credential():
+    specs = [ProviderSpec(n, "scripted", {"api_key": "k", "AUTH_ENDPOINT": f"http://{n}"}) for n in "abc"]
+    assert not Workers({spec.resource: spec for spec in specs}, 1).crowded()
