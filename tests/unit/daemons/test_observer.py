@@ -34,14 +34,15 @@ async def test_a_change_is_told_and_the_same_again_is_not(house: House, eventual
     assert house.observer.facts["fez"].reason == "calibrating"
 
 
-async def test_a_refused_credential_is_forbidden_and_an_outage_unknown(house: House, eventually: Callable) -> None:
-    await house.observer.first_facts(["fez", "torino"], 5.0)
-    house.workers.seen["fez"] = QtandemError("bad-credentials", "401")
-    house.workers.seen["torino"] = QtandemError("vendor-timeout", "no answer")
-    facts = house.observer.facts
-    await eventually(lambda: facts["fez"].availability is Availability.FORBIDDEN)
-    await eventually(lambda: facts["torino"].availability is Availability.UNKNOWN)
-    assert facts["torino"].reason == "no answer"
+async def test_a_refused_credential_is_forbidden_and_an_outage_unknown(tmp_path: Path, eventually: Callable) -> None:
+    async with House(tmp_path, {"fez": 2, "torino": 1}, fact_ttl_periods=3.0) as house:
+        await house.observer.first_facts(["fez", "torino"], 5.0)
+        house.workers.seen["fez"] = QtandemError("bad-credentials", "401")
+        house.workers.seen["torino"] = QtandemError("vendor-timeout", "no answer")
+        facts = house.observer.facts
+        await eventually(lambda: facts["fez"].availability is Availability.FORBIDDEN)
+        await eventually(lambda: facts["torino"].availability is Availability.UNKNOWN)
+        assert facts["torino"].reason == "no answer"
 
 
 async def test_a_resource_is_never_polled_twice_at_once_and_none_delays_another(
