@@ -89,6 +89,7 @@ class ManagerCapabilities:
 
     `attempts`: it counts a job's restarts (else the daemon does). `hooks_on_nodes`: a start or end is reported
     by root on a node of the job, so what is reported counts for nothing: the daemon asks the manager itself.
+    `hooks_as_owner`: or by the job's owner there, since the manager's hooks run as that user.
     """
 
     requeue: bool = True
@@ -96,6 +97,7 @@ class ManagerCapabilities:
     hold: bool = True
     attempts: bool = True
     hooks_on_nodes: bool = False
+    hooks_as_owner: bool = False
     limits: Mapping[str, str] = field(default_factory=dict)
 
 

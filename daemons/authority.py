@@ -57,10 +57,11 @@ class Right(StrEnum):
 ALL, NONE = "yes", "no"
 # Where a manager's hooks run on the nodes; what they say of a job is then asked of the manager itself.
 BY_HOOKS = "where hooks run on nodes"
+BY_OWNER = "where hooks run as the job's user"
 TABLE: Mapping[Event, Mapping[Right, str]] = {
     Event.SUBMIT: {Right.SERVICE: "any user", Right.NODE: NONE, Right.OWNER: "advisory", Right.ANYONE: NONE},
-    Event.START: {Right.SERVICE: ALL, Right.NODE: BY_HOOKS, Right.OWNER: NONE, Right.ANYONE: NONE},
-    Event.END: {Right.SERVICE: ALL, Right.NODE: BY_HOOKS, Right.OWNER: NONE, Right.ANYONE: NONE},
+    Event.START: {Right.SERVICE: ALL, Right.NODE: BY_HOOKS, Right.OWNER: BY_OWNER, Right.ANYONE: NONE},
+    Event.END: {Right.SERVICE: ALL, Right.NODE: BY_HOOKS, Right.OWNER: BY_OWNER, Right.ANYONE: NONE},
     Event.ENVIRONMENT: {Right.SERVICE: ALL, Right.NODE: ALL, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.TASK: {Right.SERVICE: "root", Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
     Event.CLAIM: {Right.SERVICE: ALL, Right.NODE: NONE, Right.OWNER: ALL, Right.ANYONE: NONE},
@@ -119,7 +120,7 @@ class Authority:
         """The right by which the caller may do `event` to what `owner` owns; raises `not-authorised`/`not-yours`.
 
         `nodes` are those of the run that it is about; None for what is about no run. `on_nodes`: the manager's
-        hooks run there.
+        hooks run there. `owner` is None where what a user says of its own counts for nothing.
         """
         rights = TABLE[event]
         trusted = caller.uid == ROOT if rights[Right.SERVICE] == "root" else rights[Right.SERVICE] != NONE
@@ -135,7 +136,7 @@ class Authority:
             return Right.OWNER
         if rights[Right.ANYONE] != NONE:
             return Right.ANYONE
-        if rights[Right.OWNER] != NONE:
+        if rights[Right.OWNER] != NONE and (owner is not None or rights[Right.OWNER] != BY_OWNER):
             raise QtandemError("not-yours", f"uid {caller.uid} may not do this for uid {owner} ({event})")
         raise QtandemError("not-authorised", f"uid {caller.uid} on {caller.host} may not report {event}")
 

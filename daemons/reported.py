@@ -1,4 +1,4 @@
-"""Starts and ends that are reported by root on a node of the job, not by the manager itself.
+"""Starts and ends that are reported on a node of the job, by root or the job's owner, not by the manager itself.
 
 Nothing in such a report is taken as true but which job it is about: owner, nodes and resources come from the manager's
 own record, and the host must be one of the job's nodes. Where the manager counts no restarts, attempts are counted
@@ -27,11 +27,11 @@ class Reported:
 
     async def start(self, manager: Manager, job: JobId, caller: Caller) -> tuple[Run, tuple[Grant, ...]]:
         """The run that a node reports the start of, and what the manager granted it."""
-        self._require_root(manager, caller)
+        self._require_reporter(manager, caller)
         found = (await manager.jobs([job]))[job]
         if found is None or found.state in (JobState.PENDING, JobState.ENDED):
             raise QtandemError("manager-unreachable", f"{job} has not started, says {manager.name}", retry_after=1.0)
-        self.context.authority.require(Event.START, caller, manager=manager.name, nodes=found.nodes, on_nodes=True)
+        self._require(Event.START, manager, caller, found.uid, found.nodes)
         attempt = found.attempt if manager.capabilities.attempts else await self._attempt(job, found)
         run = Run(
             id=job.run(attempt),
@@ -50,16 +50,22 @@ class Reported:
     ) -> int:
         """End what the job has under way, up to `attempt` where the manager counts them: a node that comes back may
         report late. Nothing is kept in mind of an end that meets no run."""
-        self._require_root(manager, caller)
+        self._require_reporter(manager, caller)
         run = self._under_way(job, attempt if manager.capabilities.attempts else None)
         if run is None:
             return 0
-        self.context.authority.require(Event.END, caller, manager=manager.name, nodes=run.nodes, on_nodes=True)
+        self._require(Event.END, manager, caller, run.uid, run.nodes)
         reason = "the manager reported its end"
         return await self.context.lifecycle.end(job, run.id.attempt, reason, exit_code)
 
-    def _require_root(self, manager: Manager, caller: Caller) -> None:
+    def _require(self, event: Event, manager: Manager, caller: Caller, uid: int, nodes: tuple[str, ...]) -> None:
+        owner = uid if manager.capabilities.hooks_as_owner else None
+        self.context.authority.require(event, caller, manager=manager.name, owner=owner, nodes=nodes, on_nodes=True)
+
+    def _require_reporter(self, manager: Manager, caller: Caller) -> None:
         """Before the manager is asked anything."""
+        if manager.capabilities.hooks_as_owner:
+            return
         if caller.uid != ROOT and not self.context.authority.is_service(caller, manager.name):
             raise QtandemError("not-authorised", f"uid {caller.uid} on {caller.host} may not report for {manager.name}")
 

@@ -101,7 +101,7 @@ def test_an_unknown_service_user_reports_nothing() -> None:
 def test_the_table_is_whole_and_can_be_shown() -> None:
     assert all(set(TABLE[event]) == set(Right) for event in Event)
     assert render().count("\n") == len(Event) + 2
-    assert "| start | yes | where hooks run on nodes | no | no |" in render()
+    assert "| start | yes | where hooks run on nodes | where hooks run as the job's user | no |" in render()
 
 
 def test_the_daemons_own_user_is_trusted_on_its_host() -> None:

@@ -44,6 +44,20 @@ async def test_only_root_on_a_node_of_the_job_starts_and_ends_it(house: House) -
     assert await finish(house, job) == 1
 
 
+async def test_where_hooks_run_as_the_jobs_user_its_owner_reports_on_its_nodes_alone(house: House) -> None:
+    house.manager.capabilities = ManagerCapabilities(hooks_on_nodes=True, hooks_as_owner=True)
+    job = house.manager.add("1", JobState.RUNNING, uid=1000, nodes=("c1",), grants=(Grant("torino"),)).id
+    other, elsewhere = Caller(1001, "c1", False), Caller(1000, "c2", False)
+    for caller in (other, elsewhere):
+        with pytest.raises(QtandemError, match=r"uid 1001|not on c2"):
+            await begin(house, job, caller)
+    assert (await begin(house, job, USER_C1)).verdict == "admit"
+    for caller in (other, elsewhere):
+        with pytest.raises(QtandemError, match=r"uid 1001|not on c2"):
+            await finish(house, job, caller)
+    assert await finish(house, job, USER_C1) == 1
+
+
 async def test_each_start_after_an_end_is_the_next_attempt(house: House) -> None:
     job = running(house, "1")
     for attempt in range(3):
