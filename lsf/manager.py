@@ -32,7 +32,7 @@ STATE = Path("/var/lib/qtandem/lsf.json")
 _UNREACHABLE = (
     "lim is down", "batch system daemon not responding", "batch library error", "communication time out",
     "cannot connect to", "failed in an lsf library call", "connection refused", "cannot find the master",
-    "unable to open file lsf.conf", "lsf base system is down", "internal library error", "mbatchd is down",
+    "open lsf.conf", "open file lsf.conf", "lsf base system is down", "internal library error", "mbatchd is down",
 )  # fmt: skip
 _NONE_FOUND = ("no unfinished job found", "no job found", "is not found", "no matching job found")
 _NO_JSON = ("illegal option", "invalid option", "unknown option", "usage: bjobs")

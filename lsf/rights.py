@@ -9,6 +9,8 @@ from qtandem.core.accounts import MORE, Commands
 from qtandem.lsf import site
 from qtandem.lsf.manager import LsfSettings
 
+JOB = "[1-9]*"
+
 
 def commands(settings: LsfSettings) -> Commands:
     """The section of root's file for this cluster."""
@@ -19,10 +21,10 @@ def commands(settings: LsfSettings) -> Commands:
         "lsload": (("-s",),),
         "bhosts": (("-s",),),
         "bjobs": (("-u", "all", MORE),),
-        "bstop": (("*",),),
-        "bresume": (("*",),),
-        "brequeue": (("-H", "*"),),
-        "bpost": (("-d", "*", "*"),),
+        "bstop": ((JOB,),),
+        "bresume": ((JOB,),),
+        "brequeue": (("-H", JOB),),
+        "bpost": (("-d", "*", JOB),),
     }
     return Commands("lsf", site.environment(path, conf), {name: _path(folder, name) for name in allow}, allow)
 

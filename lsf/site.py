@@ -56,7 +56,7 @@ class Section:
 def sections(text: str) -> Iterator[Section]:
     """The sections of an LSF file, comments left out, continued lines (`\\`) joined."""
     kind, lines = "", list[str]()
-    joined = re.sub(r"\\\n\s*", " ", text)
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
     for line in (line.partition("#")[0].strip() for line in joined.splitlines()):
         words = line.split()
         if len(words) == 2 and words[0].lower() == "begin":

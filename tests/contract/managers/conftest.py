@@ -15,9 +15,11 @@ from qtandem.core.settings import ManagerSettings
 from qtandem.gridengine.manager import GridEngineManager
 from qtandem.local.manager import LocalManager
 from qtandem.local.store import QueueStore, State
+from qtandem.lsf.manager import LsfManager
 from qtandem.pbs.manager import PbsManager
 from qtandem.slurm.manager import SlurmManager
 from tests.fakes.gridengine.cell import FakeCell
+from tests.fakes.lsf.cluster import FakeLsf
 from tests.fakes.manager import FakeManager
 from tests.fakes.pbs.complex import FakePbsComplex
 from tests.fakes.pbs.driven import driven
@@ -221,11 +223,35 @@ def gridengine(folder: Path) -> Rig:
     )
 
 
+def lsf(folder: Path, form: str = "json") -> Rig:
+    """As Spectrum LSF 10.1 is documented, or by the texts of older forms."""
+    fake = FakeLsf(folder / "lsf", form)
+
+    async def submit(native: str) -> JobId:
+        return JobId("lsf", "lab", fake.submit(native))
+
+    async def become(id: JobId, stat: str) -> None:
+        fake.become(id.job, stat)
+
+    return Rig(
+        LsfManager(fake.settings(), NATIVES),
+        submit,
+        lambda id: become(id, "RUN"),
+        lambda id: become(id, "PEND"),
+        lambda id: become(id, ""),
+        "mem=3",
+        fake.cut,
+        lambda: len(fake.read()["log"]),
+    )
+
+
 RIGS: dict[str, Callable[[Path], Rig]] = {
     "memory": memory,
     "local": local,
     "slurm": slurm,
     "gridengine": gridengine,
+    "lsf": lsf,
+    "lsf by texts": lambda folder: lsf(folder, "text"),
     "pbs": pbs,
     "pbs by libpbs": pbs_library,
 }
