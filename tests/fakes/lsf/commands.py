@@ -152,7 +152,7 @@ def bhosts(state: dict[str, Any], _arguments: list[str]) -> str:
             if job["stat"] in ("RUN", "USUSP", "SSUSP")
             and (match := re.search(rf"{name}=(\d+)", job["requirement"].partition("rusage")[2]))
         )
-        lines.append(f"{name:<24} {value - used:>5.1f}    {used:>8.1f}  c1 c2 ctl")
+        lines.append(f"{name:<24} {value:>5.1f}    {used:>8.1f}  c1 c2 ctl")
     return "\n".join(lines) + "\n"
 
 
