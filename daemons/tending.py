@@ -94,14 +94,17 @@ class Tending:
             return
         pins, situation = await self._context.records.pins(), self._context.situation()
         await self._forget(manager, pins, waiting)
-        free = self._free(waiting, situation)
-        for job in candidates[:CHANGES]:
+        free, changes = self._free(waiting, situation), 0
+        for job in candidates:
+            if changes == CHANGES or not any(slots > 0 for slots in free.values()):
+                break
             pinned = pins.get(str(job.id), job.pinned)
             if set(pinned) != set(job.grants) or self._fits(job.grants, situation):
                 continue
             better = self._better(job, situation)
             if not better or any(free.get(grant.resource, 0) < grant.slots for grant in better):
                 continue
+            changes += 1
             for grant in better:
                 free[grant.resource] -= grant.slots
             # Noted first: a move that is not noted would pass for its owner's.

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,6 +35,8 @@ REQUEUE_PAUSE_S = 130
 # Reasons of a job that may start as soon as a licence is there. The job behind one that waits for a licence shows
 # Priority, a heterogeneous one Resources, and one that was just looked at None.
 WAITING = ("Licenses", "Resources", "Priority", "None")
+# Elements of one waiting array that are looked at by themselves; the others follow as these start.
+ELEMENTS = 32
 
 
 def records(text: str, kind: str = "jobs") -> list[Record]:
@@ -132,6 +135,16 @@ def pending_indices(record: Record) -> RangeSet | None:
         return RangeSet(text.replace(":", "/"))
     except RangeSetParseError:
         return None
+
+
+def elements(record: Record, one: Job) -> list[Job]:
+    """The job of a pending record; an array that other resources could serve too as its first elements, so that
+    each can be moved by itself: Slurm takes an element that is changed out of its array's record."""
+    indices = pending_indices(record)
+    if indices is None or not one.request:
+        return [one]
+    array = str(number(record.get("array_job_id")))
+    return [replace(one, id=replace(one.id, job=array, index=int(index))) for index in islice(indices, ELEMENTS)]
 
 
 def lookup(wanted: Iterable[JobId], found: Sequence[tuple[Record, Job]]) -> dict[JobId, Job | None]:

@@ -173,7 +173,7 @@ class SlurmManager(Placing):
         if not self._natives:
             return []
         found = await self._records("-t", "PD", "-L", self._filter(self._natives.values()))
-        listed = [self._job(record) for record in found]
+        listed = [job for record in found for job in jobs.elements(record, self._job(record))]
         return [job for job in listed if job.grants and job.state is JobState.PENDING]
 
     async def hold(self, job: JobId, comment: str) -> None:
@@ -196,7 +196,8 @@ class SlurmManager(Placing):
         for record in await self._records("-t", "PD", "-j", jobs.target(job)):
             others = licences.others(str(record.get("licenses") or ""), self._server, self._names)
             text = ",".join([*others, ours])
-            await self._client.run("scontrol", "update", f"jobid={jobs.exactly(record)}", f"licenses={text}")
+            moved = jobs.exactly(record) if job.index is None else jobs.target(job)
+            await self._client.run("scontrol", "update", f"jobid={moved}", f"licenses={text}")
 
     def _job(self, record: Record) -> Job:
         return jobs.job(record, self.cluster, self._server, self._names)

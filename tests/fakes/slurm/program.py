@@ -189,8 +189,20 @@ def control(job, action):
         job["state_reason"] = "JobHeldUser" if action == "uhold" else "job_requeued_in_held_state"
 
 
+def taken_out(state, job, word):
+    """An element of a waiting array that is changed by itself becomes a record of its own."""
+    index = word.partition("_")[2]
+    if not index.isdigit() or not job["array_task_string"]:
+        return job
+    left = sorted(expand(job["array_task_string"]) - {int(index)})
+    new = max(one["job_id"] for one in state["jobs"]) + 1
+    state["jobs"].append({**job, "job_id": new, "array_task_id": number(int(index)), "array_task_string": ""})
+    job["array_task_string"] = ",".join(map(str, left))
+    return state["jobs"][-1]
+
+
 def update(state, options):
-    for job in find(state, options["jobid"]):
+    for job in [taken_out(state, job, options["jobid"]) for job in find(state, options["jobid"])]:
         for key, field in (("comment", "comment"), ("admincomment", "admin_comment"), ("licenses", "licenses")):
             if key in options:
                 job[field] = options[key]

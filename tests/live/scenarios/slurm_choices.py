@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+
+import pytest
 
 from tests.live.cluster import Cluster
 from tests.live.scenarios.crowd import agreed
@@ -28,6 +31,24 @@ def test_a_choice_is_moved_to_what_opens_earlier(cluster: Cluster) -> None:
     assert cluster.wait_state(job, "ended").outcome == "completed"
     assert cluster.output(job).strip() == other
     cluster.open()
+    agreed(cluster)
+
+
+@pytest.mark.timeout(300)
+def test_the_elements_of_an_array_that_has_a_choice_spread_over_what_is_free(cluster: Cluster) -> None:
+    """All are pinned to one QPU when they are submitted; each waits by itself, and is moved by itself."""
+    script = "echo $QRMI_JOB_QPU_RESOURCES $QTANDEM_RUN; sleep 6"
+    job = cluster.submit(script, "either", args=["--array=0-9", "--output=/home/alice/spread-%A-%a.out"])
+    done = f"squeue -h -r -t all -j {job} -o %T"
+    cluster.until(
+        lambda: cluster.shell(cluster.control, done).stdout.split(), lambda rows: rows == ["COMPLETED"] * 10, 250, "all"
+    )
+    said = cluster.shell(cluster.control, f"cat spread-{job}-*.out", "alice").stdout.split("\n")[:-1]
+    assert sorted(line.split()[1] for line in said) == sorted(f"slurm:lab:{job}_{index}.0" for index in range(10))
+    shares = Counter(line.split()[0] for line in said)
+    print(f"elements by QPU: {dict(shares)}")
+    assert set(shares) == {"east", "south"}
+    assert min(shares.values()) >= 2, shares
     agreed(cluster)
 
 

@@ -4,6 +4,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.managers import Grant, JobState, SensorValue
 from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
+from qtandem.slurm.jobs import ELEMENTS
 from qtandem.slurm.manager import SlurmManager
 from tests.fakes.slurm.cluster import FakeSlurm
 
@@ -203,3 +204,20 @@ async def test_moving_a_pending_job_keeps_its_other_licences(manager: SlurmManag
     fake.become(1, "RUNNING")
     await manager.move(job("1"), [Grant("fez", 1)])
     assert fake.job(1)["licenses"] == "matlab:2,ibm_x@qtandem:1"
+
+
+async def test_elements_of_an_array_that_has_a_choice_are_jobs_by_themselves(
+    manager: SlurmManager, fake: FakeSlurm
+) -> None:
+    note = "qtandem:choices=fez%2Fibm-x;pinned=fez@qtandem:1"
+    fake.submit(10, "fez@qtandem:1", array_job_id=10, array_task_string="3-49%5", admin_comment=note)
+    fake.submit(20, "fez@qtandem:1", array_job_id=20, array_task_string="0-9")
+    listed = [each.id for each in await manager.pending()]
+    assert listed == [*(job("10", index) for index in range(3, 3 + ELEMENTS)), job("20")]
+    await manager.move(job("10", 4), [Grant("ibm-x", 1)])
+    moved = (await manager.jobs([job("10", 4)]))[job("10", 4)]
+    rest = (await manager.jobs([job("10", 5)]))[job("10", 5)]
+    assert moved is not None
+    assert rest is not None
+    assert (moved.grants, rest.grants) == ((Grant("ibm-x", 1),), (Grant("fez", 1),))
+    assert job("10", 4) in [each.id for each in await manager.pending()]
