@@ -119,6 +119,9 @@ class Placer(Protocol):
     def permitted(self, shape: Shape, now: float) -> frozenset[str] | None:
         """The nodes that such a job may have, as of the last `inventory`; None if that cannot be said."""
 
+    def gpus(self, text: str) -> tuple[int, str]:
+        """How many GPUs of a node the manager's own text of generic resources asks for, and of which type."""
+
     async def trials(self, wanted: Mapping[JobId, Sequence[str]]) -> dict[JobId, Trial]:
         """Test the submission of each pending job with these nodes; nothing is submitted."""
 

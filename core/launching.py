@@ -37,6 +37,10 @@ class Launcher:
         """A worker process for providers of one type; raises `LauncherError`."""
         return await self._start({"start": "worker", "type": type_})
 
+    async def planner(self) -> Process:
+        """A process of the planner; raises `LauncherError`."""
+        return await self._start({"start": "planner"})
+
     def commands(self, manager: str) -> Start:
         """How to start the commands of a manager. Their environment and directory are in root's configuration."""
 

@@ -33,7 +33,7 @@ async def submit(request: web.Request) -> web.Response:
     manager = context.manager(call.manager, call.cluster)
     right = context.authority.require(Event.SUBMIT, request[CALLER], manager=call.manager, owner=call.uid)
     try:
-        answer = _submitted(request, manager, call, await _asker(call, right, context.keys.resources(call.uid)))
+        answer = await _submitted(request, manager, call, await _asker(call, right, context.keys.resources(call.uid)))
     except QtandemError as error:
         if not users_fault(error):
             raise
@@ -107,17 +107,28 @@ async def environment(request: web.Request) -> web.Response:
 async def _start(request: web.Request, manager: Manager, run: Run, grants: Sequence[Grant]) -> web.Response:
     context = request.app[CONTEXT]
     answer = await context.lifecycle.start(manager, run, grants)
+    if answer.verdict == "admit" and answer.run:
+        context.planning.started(manager, run, grants)
     context.metrics.verdicts.labels("start", answer.verdict).inc()
     return reply(request, answer)
 
 
-def _submitted(request: web.Request, manager: Manager, call: SubmitCall, asker: Asker) -> SubmitAnswer:
-    admitted = request.app[CONTEXT].lifecycle.submit(manager, call.request, call.native, asker)
+async def _submitted(request: web.Request, manager: Manager, call: SubmitCall, asker: Asker) -> SubmitAnswer:
+    context = request.app[CONTEXT]
+    admitted = context.lifecycle.submit(manager, call.request, call.native, asker)
     if admitted is None:
         return SubmitAnswer(verdict="none")
     native = manager.native_request(admitted.grants)
     choices = admitted.canonical if admitted.movable else ""
-    return SubmitAnswer(verdict="admit", request=admitted.canonical, choices=choices, native=native)
+    advice = await context.planning.advise(manager, call, asker.nodes, admitted.grants)
+    placed = advice.note if advice else ""
+    return SubmitAnswer(
+        verdict="admit",
+        request=admitted.canonical,
+        choices=choices,
+        placed=placed,
+        native=native | (advice.native if advice else {}),
+    )
 
 
 async def _asker(call: SubmitCall, right: Right, registered: frozenset[str]) -> Asker:

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.wire import MAX_BODY
-from qtandem.daemons import api_credentials, api_lifecycle, api_read, api_tasks, proxy, tls
+from qtandem.daemons import api_credentials, api_lifecycle, api_plan, api_read, api_tasks, proxy, tls
 from qtandem.daemons.api import CALLER, CONTEXT, failure
 from qtandem.daemons.authority import ROOT, Caller
 from qtandem.daemons.context import Context
@@ -59,6 +59,8 @@ ROUTES: tuple[web.RouteDef, ...] = (
     web.get("/v1/claims", api_tasks.claims),
     web.delete("/v1/claims/{id}", api_tasks.end_claim),
     web.get("/v1/claims/{id}/environment", api_tasks.claim_env),
+    web.get("/v1/plan", api_plan.last),
+    web.post("/v1/plan", api_plan.plan),
     web.post("/v1/credentials", api_credentials.add),
     web.get("/v1/credentials", api_credentials.listing),
     web.delete("/v1/credentials/{name}", api_credentials.remove),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qtandem.daemons.metrics import Metrics
     from qtandem.daemons.observer import Observer
     from qtandem.daemons.pending import Pending
+    from qtandem.daemons.planning import Planning
     from qtandem.daemons.proxy import Proxy
     from qtandem.daemons.publishers import Publisher
     from qtandem.daemons.records import Records
@@ -60,6 +61,7 @@ class Context:
     reported: Reported = field(init=False)
     upkeep: Upkeep = field(init=False)
     proxy: Proxy = field(init=False)
+    planning: Planning = field(init=False)
 
     @property
     def settings(self) -> Settings:

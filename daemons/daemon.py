@@ -33,6 +33,8 @@ from qtandem.daemons.metrics import Metrics
 from qtandem.daemons.notify import Notifier
 from qtandem.daemons.observer import Observer
 from qtandem.daemons.pending import Pending
+from qtandem.daemons.planners import launch_of
+from qtandem.daemons.planning import Planning
 from qtandem.daemons.proxy import Proxy
 from qtandem.daemons.publishers import Publisher, View
 from qtandem.daemons.reaping import Reaping
@@ -88,6 +90,7 @@ class Daemon:
         await context.leases.open()
         await self._take_up(context.configuration)
         await context.tasks.open()
+        context.planning.open()
         reaping = Reaping(context)
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "reap": reaping.reap_forever,
@@ -126,6 +129,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*self._background, *filter(None, [self._mirroring]), return_exceptions=True)
         await context.lifecycle.close()
+        await context.planning.close()
         await asyncio.gather(*(publisher.close() for publisher in context.publishers.values()))
         await context.pending.close()
         await context.observer.close()
@@ -194,6 +198,7 @@ class Daemon:
         context.lifecycle = Lifecycle(context, refusals)
         context.reported = Reported(context)
         context.proxy = Proxy(context, self._store.cipher)
+        context.planning = Planning(context, launch_of(self._launcher))
         context.upkeep = Upkeep(context, self._take_up, self._staff)
         return context
 

@@ -41,7 +41,7 @@ MORE = "..."
 MESSAGE_BYTES, HANDLES = 128 << 10, 3
 RECEIVE_S, IDLE_S = 5.0, 60.0
 FILES, PROCESSES = 4096, 8192
-_CHILD = "qtandem.core.providers.child"
+_CHILD, _PLANNER = "qtandem.core.providers.child", "qtandem.core.planner.service"
 _BOOT = (
     "import sys, importlib; root, name = sys.argv[1:3]; root in sys.path or sys.path.insert(0, root); "
     "importlib.import_module(name).main()"
@@ -103,6 +103,8 @@ class Plan:
         match body:
             case {"start": "worker", "type": str(kind)} if len(body) == 2:
                 return self._worker(kind)
+            case {"start": "planner"} if len(body) == 1:
+                return _module(_PLANNER), self.worker
             case {"start": "command", "manager": str(manager), "program": str(program), "arguments": list(arguments)}:
                 if len(body) == 4 and all(isinstance(one, str) for one in arguments):
                     return self._command(manager, program, arguments)
@@ -111,8 +113,8 @@ class Plan:
     def _worker(self, kind: str) -> tuple[list[str], Account]:
         if not kind.replace("-", "").replace("_", "").isalnum() or not kind.isascii() or len(kind) > 64:
             raise Refused("that is no type")
-        # The process that starts it is the one that it must not outlive; the type is the only one it may serve.
-        argv = [sys.executable, "-I", "-c", _BOOT, str(Path(__file__).parents[2]), _CHILD, str(os.getpid()), kind]
+        # The type is the only one it may serve.
+        argv = [*_module(_CHILD), kind]
         account = self.worker
         if kind in self.root_types:
             account = Account(pwd.getpwuid(0), account.environment, account.memory_bytes)
@@ -127,6 +129,11 @@ class Plan:
             raise Refused(f"{name} is not to be started with these arguments")
         check_trusted(program.path)
         return [str(program.path), *arguments], account
+
+
+def _module(name: str) -> list[str]:
+    """argv of a child that runs a module of ours; this process is the one that it must not outlive."""
+    return [sys.executable, "-I", "-c", _BOOT, str(Path(__file__).parents[2]), name, str(os.getpid())]
 
 
 def load(path: Path) -> Plan:

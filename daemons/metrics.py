@@ -59,6 +59,8 @@ class Metrics:
         self._state = _State()
         self._lock = threading.Lock()
         self.verdicts = self._counter("verdicts", "Verdicts given", ["event", "verdict"])
+        self.lookups = self._counter("lookups", "Look-ups of the planner", ["event", "outcome"])
+        self.placements = self._counter("placements", "Jobs that plans pinned, ordered or released", ["outcome"])
         self.reloads = self._counter("reloads", "Reloads of the configuration", ["outcome"])
         self.requests = prometheus.Histogram(
             "qtandem_request_seconds",

@@ -10,11 +10,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 from urllib.parse import unquote
 
 from ClusterShell.NodeSet import NodeSet
 
-from qtandem.core.inventory import Host, Placed, Shape, Waiting
+from qtandem.core.inventory import Host, Placed, Policy, Shape, Waiting
 from qtandem.core.managers import Grant, JobState
 from qtandem.core.runs import JobId
 from qtandem.slurm import features, jobs
@@ -30,7 +31,7 @@ _CLOSED = frozenset(
 _PLANNABLE = frozenset(
     {"None", "Priority", "Resources", "Licenses", "ReqNodeNotAvail", "Nodes_required_for_job_are_DOWN"}
 )
-_PLACED = re.compile(r"qtandem:placed=(?P<policy>advise|exclude|pin):(?P<nodes>\S{1,4000})")
+_PLACED = re.compile(r"qtandem:placed=(\S{1,12000})")
 _TRES = re.compile(r"([\w/:.-]+)=(\d+)([KMGTP]?)")
 _MB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 # Elements of one array beyond this number are not planned at the same moment.
@@ -180,9 +181,16 @@ def shape(record: Record) -> Shape:
 def placed(text: str) -> Placed | None:
     """What the submit hook noted in AdminComment, where no user can write."""
     match = _PLACED.search(text)
-    if match is None:
+    policy, _, nodes = unquote(match[1]).partition(":") if match else ("", "", "")
+    if policy not in ("advise", "exclude", "pin") or not nodes:
         return None
-    return Placed(match["policy"], jobs.nodes(unquote(match["nodes"])))  # type: ignore[arg-type]
+    return Placed(cast(Policy, policy), jobs.nodes(nodes))
+
+
+def gpus(text: str) -> tuple[int, str]:
+    """How many GPUs `gres/gpu:a100:2,gres:qpu:1` asks for, and of which type (empty: any)."""
+    found = re.findall(r"(?:^|,)(?:gres[/:])?gpu(?:[:=]([A-Za-z][\w.-]*))?(?:[:=](\d+))?(?=,|$)", text)
+    return sum(int(count or 1) for _, count in found), next((kind for kind, _ in found if kind), "")
 
 
 def fold(nodes: Iterable[str]) -> str:

@@ -37,16 +37,30 @@ class Placing:
         raise NotImplementedError
 
     async def inventory(self, now: float) -> Inventory:
-        nodes, partitions, reservations, records = await asyncio.gather(
-            self._listed("nodes"), self._listed("partitions"), self._listed("reservations"), self._records("-t", STATES)
+        texts = await asyncio.gather(
+            self._text("nodes"), self._text("partitions"), self._text("reservations"),
+            self._client.run("squeue", "--json", "-t", STATES),
+        )  # fmt: skip
+        memory = await self._counts_memory()
+        # Of a large site this is tens of megabytes: it must not hold up the calls of hooks.
+        self._site, found = await asyncio.to_thread(self._understood, *texts[:3], texts[3].stdout, now, memory)
+        return found
+
+    def _understood(
+        self, nodes: str, partitions: str, reservations: str, queue: str, now: float, memory: bool
+    ) -> tuple[Site, Inventory]:
+        all_nodes, records = jobs.records(nodes, "nodes"), jobs.records(queue)
+        place = inventory.site(
+            all_nodes, jobs.records(partitions, "partitions"), jobs.records(reservations, "reservations")
         )
-        self._site = place = inventory.site(nodes, partitions, reservations)
         waiting, masks = inventory.waiting(records, place, self.cluster, self._server, self._names, now)
-        hosts = inventory.hosts(nodes, inventory.running(records))
-        return Inventory(now, hosts, waiting, masks, await self._counts_memory())
+        return place, Inventory(now, inventory.hosts(all_nodes, inventory.running(records)), waiting, masks, memory)
 
     def permitted(self, shape: Shape, now: float) -> frozenset[str] | None:
         return None if self._site is None else self._site.permitted(shape, now)
+
+    def gpus(self, text: str) -> tuple[int, str]:
+        return inventory.gpus(text)
 
     async def trials(self, wanted: Mapping[JobId, Sequence[str]]) -> dict[JobId, Trial]:
         if not wanted:
@@ -92,14 +106,8 @@ class Placing:
     async def _update(self, job: JobId, change: str) -> None:
         await self._client.run("scontrol", "update", f"jobid={jobs.target(job)}", change)
 
-    async def _listed(self, kind: str) -> list[Record]:
-        try:
-            text = (await self._client.run("scontrol", "show", kind, "--json")).stdout
-        except CommandError as error:
-            if "No " in error.stdout + error.stderr:
-                return []
-            raise
-        return jobs.records(text, kind)
+    async def _text(self, kind: str) -> str:
+        return (await self._client.run("scontrol", "show", kind, "--json")).stdout
 
     async def _counts_memory(self) -> bool:
         """Whether select/cons_tres counts memory, from SelectTypeParameters; asked once, since it needs a restart."""

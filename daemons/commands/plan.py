@@ -1,4 +1,4 @@
-"""`qtandem plan`: which workloads on which nodes, jointly with which resource. Needs the extra `planner`."""
+"""`qtandem plan`: which workloads on which nodes, jointly with which resource. Its verbs need the extra `planner`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,37 @@ if TYPE_CHECKING:
     from qtandem.core.planner.bench import Result
     from qtandem.core.planner.plan import Plan
 
-app = group("The planner: solve an instance, generate one, bench the engines, reproduce the paper's experiments.")
+app = group(
+    "Plan the cluster: which pending jobs start where, and what that saves. With a verb: solve an instance, generate "
+    "one, bench the engines, reproduce the paper's experiments."
+)
+app.info.no_args_is_help = False
 
 Limit = Annotated[float, typer.Option("--limit", metavar="SECONDS", min=0.01, help="Time for each plan.")]
 ObjectiveName = Annotated[str, typer.Option("--objective", help="performance, green, regulated or balanced.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the generator and of the search.")]
+
+
+@app.callback(invoke_without_command=True)
+def live(
+    context: typer.Context,
+    manager: Annotated[str, typer.Option(help="The manager to plan; default: the one that can be planned.")] = "",
+    objective: Annotated[
+        str, typer.Option(help="performance, green, regulated or balanced; default: that of the configuration.")
+    ] = "",
+    limit: Annotated[
+        float | None, typer.Option("--limit", metavar="SECONDS", min=0.01, max=600, help="Time for the plan.")
+    ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Pin, order and release jobs as the plan has it, within the move budget.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """For root and the manager's service user."""
+    if context.invoked_subcommand is None:
+        from qtandem.daemons.commands.plan_live import show
+
+        show(manager, objective, limit, apply=apply, json=json)
 
 
 @app.command()

@@ -19,7 +19,7 @@ local HOOKS = "/usr/libexec/qtandem/slurm"
 -- qtandem:end
 
 local OPTION = "_SLURM_SPANK_OPTION_qpu_qpu="
-local CHOICES = "qtandem:choices="
+local CHOICES, PLACED = "qtandem:choices=", "qtandem:placed="
 local MAX_ANSWER = 65536
 local MAX_HEADERS = 64
 -- As much as the daemon reads of one field.
@@ -212,16 +212,23 @@ local function write_native(job, answer, others)
   end
 end
 
--- A request that other QPUs could serve too goes along in the administrator's comment, which no user can write:
--- while the job is pending, the daemon moves it to a QPU that opens earlier.
-local function write_choices(job, answer)
+-- What goes along in the administrator's comment, which no user can write. `choices`: other QPUs could serve the request
+-- too, and while the job is pending the daemon moves it to one that opens earlier. `placed`: the node that the planner
+-- found, or what it was pinned to or kept from, which the daemon takes back in time.
+local function write_notes(job, answer)
   local present = type(job.admin_comment) == "string" and job.admin_comment or ""
-  local kept = present:gsub(" ?|? ?" .. CHOICES .. "%S*", "")
+  local text = present:gsub(" ?|? ?" .. CHOICES .. "%S*", ""):gsub(" ?|? ?" .. PLACED .. "%S*", "")
+  local function add(note)
+    text = text == "" and note or text .. " | " .. note
+  end
   if answer.choices and answer.choices ~= "" then
-    local note = CHOICES .. encode(answer.choices) .. ";pinned=" .. answer["native.licenses"]
-    job.admin_comment = kept == "" and note or kept .. " | " .. note
-  elseif kept ~= present then
-    job.admin_comment = kept
+    add(CHOICES .. encode(answer.choices) .. ";pinned=" .. answer["native.licenses"])
+  end
+  if answer.placed and answer.placed ~= "" then
+    add(PLACED .. encode(answer.placed))
+  end
+  if text ~= present then
+    job.admin_comment = text
   end
 end
 
@@ -262,17 +269,17 @@ local function submit(job, part_list, uid)
   if fault then
     return refuse(fault)
   end
-  local answer, reason = ask({
-    manager = "slurm",
-    cluster = CLUSTER,
-    uid = uid,
-    user = job.user_name,
-    account = job.account or job.default_account,
-    partition = job.partition or default_partition(part_list),
-    nodes = job.req_nodes,
-    request = asked,
-    native = native,
-  })
+  local fields = forms.shape(job)
+  fields.manager = "slurm"
+  fields.cluster = CLUSTER
+  fields.uid = uid
+  fields.user = job.user_name
+  fields.account = job.account or job.default_account
+  fields.partition = job.partition or default_partition(part_list)
+  fields.nodes = job.req_nodes
+  fields.request = asked
+  fields.native = native
+  local answer, reason = ask(fields)
   if not answer then
     local known = asked and native == "" and forms.native(asked)
     if not known then
@@ -282,7 +289,7 @@ local function submit(job, part_list, uid)
     slurm.log_user("%s", "The QPU service does not answer now; the job waits for " .. asked .. " until it does.")
     job.licenses = joined(others, known .. "@" .. SERVER .. ":1")
     forms.move_gres(job, gres)
-    write_choices(job, {})
+    write_notes(job, {})
     return slurm.SUCCESS
   end
   local verdict = verdict_of(answer)
@@ -293,7 +300,7 @@ local function submit(job, part_list, uid)
     return refuse(answer.message or "The QPU request is refused.", answer.code)
   end
   write_native(job, answer, others)
-  write_choices(job, answer)
+  write_notes(job, answer)
   forms.move_gres(job, gres)
   if answer.message and answer.message ~= "" then
     slurm.log_user("%s", answer.message)

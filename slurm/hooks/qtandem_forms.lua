@@ -95,6 +95,38 @@ function M.move_gres(job, gres)
   end
 end
 
+-- What the job asks of its nodes, for the daemon's planner; nothing where that is too long, or not the same on each node.
+function M.shape(job)
+  local function amount(value)
+    -- Slurm's own numbers for "not set" and "no limit" are the highest of 16 and of 32 bits.
+    local given = type(value) == "number" and value > 0 and value < 4294967290 and value ~= 65534 and value ~= 65535
+    return given and string.format("%.0f", value) or nil
+  end
+  for _, field in ipairs({ "tres_per_task", "tres_per_socket" }) do
+    if type(job[field]) == "string" and job[field]:find("gpu", 1, true) then
+      return {}
+    end
+  end
+  local gres = {}
+  for _, field in ipairs({ "tres_per_node", "tres_per_job" }) do
+    gres[#gres + 1] = type(job[field]) == "string" and job[field] ~= "" and job[field] or nil
+  end
+  local fields = {
+    qos = job.qos, reservation = job.reservation, features = job.features, excluded = job.exc_nodes,
+    gres = table.concat(gres, ","),
+  }
+  for _, text in pairs(fields) do
+    if type(text) ~= "string" or #text > 1024 then
+      return {}
+    end
+  end
+  fields.tasks, fields.cpus_per_task = amount(job.num_tasks), amount(job.cpus_per_task)
+  fields.min_cpus, fields.min_nodes = amount(job.min_cpus), amount(job.min_nodes)
+  fields.memory_node_mb, fields.memory_cpu_mb = amount(job.min_mem_per_node), amount(job.min_mem_per_cpu)
+  fields.time_limit, fields.exclusive = amount(job.time_limit), job.shared == 0 and "true" or nil
+  return fields
+end
+
 -- The forms in which a job names its QPUs, as one request and the licences that must mean the same; a third
 -- element where they cannot be read as one.
 function M.read(job, request, ours, gres)

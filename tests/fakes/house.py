@@ -19,6 +19,8 @@ from qtandem.daemons.lifecycle import Lifecycle
 from qtandem.daemons.metrics import Metrics
 from qtandem.daemons.observer import Observer
 from qtandem.daemons.pending import Pending
+from qtandem.daemons.planners import launch_of
+from qtandem.daemons.planning import Planning
 from qtandem.daemons.proxy import Proxy
 from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
@@ -81,6 +83,7 @@ class House:
         self.context.proxy = Proxy(self.context, self.store.cipher)
         self.context.tasks, self.context.lifecycle = self.tasks, self.lifecycle
         self.context.reported = Reported(self.context)
+        self.context.planning = Planning(self.context, launch_of(None))
 
     def new_tasks(self, tmp_path: Path) -> Tasks:
         """As a daemon that starts makes them."""
@@ -106,6 +109,7 @@ class House:
 
     async def __aexit__(self, *_: object) -> None:
         await self.lifecycle.close()
+        await self.context.planning.close()
         await self.pending.close()
         await self.observer.close()
         await self.tasks.close()

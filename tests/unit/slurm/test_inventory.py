@@ -114,15 +114,24 @@ def test_what_a_job_asks_for(waiting: dict[str, Any]) -> None:
 
 def test_a_note_of_the_hook_is_read_and_a_pin_of_ours_may_change() -> None:
     record = next(record for record in records("jobs") if record["job_id"] == 33)
-    note = {**record, "admin_comment": "site | qtandem:placed=pin:c1 | qtandem:choices=a%2Fb;pinned=a@qtandem:1"}
+    note = {**record, "admin_comment": "site | qtandem:placed=pin%3Ac1 | qtandem:choices=a%2Fb;pinned=a@qtandem:1"}
     assert inventory.placed(note["admin_comment"]) == Placed("pin", ("c1",))
-    assert inventory.placed("qtandem:placed=exclude:c%5B1-3%5D") == Placed("exclude", ("c1", "c2", "c3"))
-    assert inventory.placed("qtandem:placed=sit:c1") is None
+    assert inventory.placed("qtandem:placed=exclude%3Ac%5B1-3%5D") == Placed("exclude", ("c1", "c2", "c3"))
+    assert inventory.placed("qtandem:placed=sit%3Ac1") is None
     site = inventory.site(records("nodes"), records("partitions"), records("reservations"))
     [(one,), _] = inventory.waiting([note], site, "lab", "qtandem", NAMES, AT)
     assert not one.fixed
     [(other,), _] = inventory.waiting([{**note, "required_nodes": "c2"}], site, "lab", "qtandem", NAMES, AT)
     assert other.fixed, "its owner has named another node since"
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [("gres/gpu:a100:2", (2, "a100")), ("gres/gpu:3,gres/qpu:1", (3, "")), ("gres:gpu", (1, "")), ("gpu=2", (2, "")),
+     ("gres/gpu:h100", (1, "h100")), ("gres/gpux:2", (0, "")), ("", (0, ""))],
+)  # fmt: skip
+def test_gpus_in_the_text_of_a_submission(text: str, asked: tuple[int, str]) -> None:
+    assert inventory.gpus(text) == asked
 
 
 def test_what_a_tested_submission_types_and_says() -> None:
