@@ -42,6 +42,8 @@ CALLS: dict[str, tuple[type[BaseModel] | None, type[BaseModel] | tuple[str, type
     "POST /v1/credentials": (wire.CredentialCall, wire.CredentialAnswer),
     "GET /v1/credentials": (None, ("credentials", wire.CredentialAnswer)),
     "DELETE /v1/credentials/{name}": (None, "`removed`: the resource"),
+    "GET /v1/plan": (None, ("plans", wire.PlanAnswer)),
+    "POST /v1/plan": (wire.PlanCall, wire.PlanAnswer),
     "DELETE /v1/claims/{id}": (None, "`ended`: true, or false if it was over already"),
 }
 QUERIES = {
@@ -80,7 +82,9 @@ def page() -> Iterator[str]:
         takes += [QUERIES[name]] if name in QUERIES else []
         shown += [model for model in (call, answer[1] if isinstance(answer, tuple) else answer) if _is_model(model)]
         yield f"| `{name}` | {WHAT[name]} | {'; '.join(takes)} | {_answer(answer)} |"
-    for model in dict.fromkeys([*shown, wire.LeaseAnswer, wire.ErrorBody]):
+    for model in dict.fromkeys(
+        [*shown, wire.PlanTotals, wire.PlanDecision, wire.PlanSkipped, wire.LeaseAnswer, wire.ErrorBody]
+    ):
         yield from _model(model)
 
 
@@ -106,6 +110,8 @@ WHAT = {
     "GET /v1/tasks/{id}/result": "the vendor's result",
     "GET /v1/tasks/{id}/logs": "the vendor's log",
     "POST /v1/tasks/{id}/stop": "cancel a task if that is still possible",
+    "GET /v1/plan": "the newest plan of each manager, without making one",
+    "POST /v1/plan": "plan the cluster, and apply the plan if that is asked for",
     "POST /v1/claims": "lease outside a job what is open now",
     "GET /v1/claims": "open claims",
     "DELETE /v1/claims/{id}": "end a claim",
