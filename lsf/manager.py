@@ -15,10 +15,10 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.installing import write_file
 from qtandem.core.manager_commands import ManagerCommands
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
+from qtandem.core.pauses import Pauses
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
 from qtandem.lsf import records, requirements, site
-from qtandem.lsf.pauses import Pauses
 from qtandem.lsf.records import Record
 
 IDS_A_CALL = 200

@@ -1,4 +1,7 @@
-"""Jobs that we stopped, in a file that outlives the daemon: LSF keeps no end of a stop, and not who wanted it."""
+"""Jobs that we hold, in a file that outlives the daemon: some managers keep no end of a hold, and not who wanted it.
+
+What such a manager keeps with a job is no place for it either, where the job's owner can write there.
+"""
 
 from __future__ import annotations
 
