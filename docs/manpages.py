@@ -141,6 +141,9 @@ def _functions(app: typer.Typer, path: str = "") -> Iterator[tuple[str, Callable
         found.append((str(group.name), group.typer_instance))
     for name, each in sorted(found, key=lambda pair: 0 if path else verb_order(pair[0])):
         if isinstance(each, typer.Typer):
+            own = each.registered_callback
+            if own is not None and own.invoke_without_command and own.callback is not None:
+                yield f"{path}{name}", own.callback
             yield from _functions(each, f"{path}{name} ")
         else:
             yield f"{path}{name}", each
@@ -151,6 +154,8 @@ def _verb(path: str, function: Callable[..., object]) -> Iterator[str]:
     arguments: list[tuple[str, str]] = []
     options: list[tuple[str, str]] = []
     for name, parameter in inspect.signature(function).parameters.items():
+        if hints[name] is typer.Context:
+            continue
         kind, info = _annotated(hints[name])
         if isinstance(info, typer.models.ArgumentInfo):
             shown = info.metavar or name.upper()

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from qtandem.core.planner.plan import Plan
 
 app = group(
-    "Plan the cluster: which pending jobs start where, and what that saves. With a verb: solve an instance, generate "
-    "one, bench the engines, reproduce the paper's experiments."
+    "Plan the cluster: which pending jobs start where, and what that saves (for root and the manager's service user). "
+    "With a verb: solve an instance, generate one, bench the engines, reproduce the paper's experiments."
 )
 app.info.no_args_is_help = False
 
@@ -39,7 +39,7 @@ def live(
     ] = False,
     json: Json = False,
 ) -> None:
-    """For root and the manager's service user."""
+    """Plan the cluster: which pending jobs start where, and what that saves. For root and the manager's service user."""
     if context.invoked_subcommand is None:
         from qtandem.daemons.commands.plan_live import show
 
