@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 
@@ -17,8 +19,24 @@ from qtandem.core.signals import Signals
 P = ParamSpec("P")
 R = TypeVar("R")
 TOPIC = "leases"
+# What came while the disk was waited for is written in one transaction, up to so many writes.
+MOST_TOGETHER = 64
 
 _log = structlog.get_logger("qtandem.leases")
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    work: Callable[[], object]
+    done: asyncio.Future[Any]
+
+    def settle(self, outcome: object) -> None:
+        if self.done.cancelled():
+            return
+        if isinstance(outcome, Exception):
+            self.done.set_exception(outcome)
+        else:
+            self.done.set_result(outcome)
 
 
 class Ledger:
@@ -30,12 +48,16 @@ class Ledger:
     def __init__(self, store: Store, clock: Callable[[], float], signals: Signals) -> None:
         self.store, self.clock, self.book = store, clock, Book()
         self._signals = signals
+        self._asked: deque[_Write] = deque()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="qtandem-write")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="qtandem-read")
 
     async def write(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._writer, lambda: method(*args, **kwargs)))
+        done: asyncio.Future[R] = loop.create_future()
+        self._asked.append(_Write(lambda: method(*args, **kwargs), done))
+        self._writer.submit(self._write_asked, loop)
+        return await asyncio.shield(done)
 
     async def read(self, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         loop = asyncio.get_running_loop()
@@ -86,6 +108,14 @@ class Ledger:
         """Finish the writes that were asked for; nothing can be asked afterwards."""
         self._writer.shutdown()
         self._reader.shutdown()
+
+    def _write_asked(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Write what was asked for until now, in the writer's thread; those submitted for it find none later."""
+        taken: list[_Write] = []
+        while self._asked and len(taken) < MOST_TOGETHER:
+            taken.append(self._asked.popleft())
+        for write, outcome in zip(taken, self.store.together([each.work for each in taken]), strict=True):
+            loop.call_soon_threadsafe(write.settle, outcome)
 
     def _put(self, owner: Owner, leases: Sequence[Lease]) -> None:
         for lease in leases:

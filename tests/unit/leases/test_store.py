@@ -6,6 +6,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,7 +166,7 @@ def test_a_database_of_the_previous_revision_keeps_its_leases(tmp_path, run):
         assert not engine.dialect.has_table(connection, "tasks")
     engine.dispose()
     old = object.__new__(Store)
-    old.cipher, old.engine, old._committed = KEY, engine, lambda: None
+    old.cipher, old.engine, old._committed, old._group = KEY, engine, lambda: None, threading.local()
     old.reserve(run(), [lease_of(run(), token="secret-token")], 100.0)
     engine.dispose()
     store = Store(f"sqlite:///{tmp_path}/x.db", KEY)
