@@ -135,6 +135,7 @@ class Planning:
         message = self._question(manager, replace(job.shape, required=()), job.grants)
         if message is None:
             return
+        message["job"] = str(job.id)
         answer = await self._planners.ask(message, IDLE_S)
         as_advised = answer is not None and run.nodes[0] == answer["node"]
         self._context.metrics.lookups.labels("start", "same" if as_advised else "other" if answer else "none").inc()
@@ -162,6 +163,7 @@ class Planning:
             "permitted": sorted(permitted),
             "grants": [[grant.resource, grant.slots] for grant in open_now],
             "dearer": False,
+            "job": "",
         }
 
     # ---- plans

@@ -46,6 +46,7 @@ class Service:
     def __init__(self) -> None:
         self._lookup: Lookup | None = None
         self._memory = True
+        self._kept: dict[str, tuple[Workload, str]] = {}
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """The answer to one message, with the wire form of an error that a user can mend."""
@@ -69,28 +70,41 @@ class Service:
         return _PROPOSAL.dump_python(found, mode="json")
 
     def do_look(self, message: dict[str, Any]) -> None:
-        """Take up a situation; `placement` is where pending jobs are about to go."""
+        """Take up a situation; `placement` is where pending jobs are about to go, and what room is kept for them."""
         situation = _SITUATION.validate_json(message["situation"])
         built = live.build(situation)
         placement = {name: node for name, node in message["placement"].items() if name in built.members}
         self._memory = situation.inventory.memory
+        workloads = {workload.name: workload for workload in built.instance.workloads}
+        self._kept = {name: (workloads[name], node) for name, node in placement.items()}
         self._lookup = Lookup(built.instance, objective(message["objective"]), placement, {})
 
     def do_ask(self, message: dict[str, Any]) -> dict[str, Any] | None:
         """Node, backend and cost for a job of this shape, and the nodes that cost more; None if it fits nowhere now."""
-        if self._lookup is None:
+        lookup = self._lookup
+        if lookup is None:
             return None
         workload = self._workload(message)
-        permitted = self._lookup.names(frozenset(message["permitted"]))
-        choice = self._lookup.ask(workload, permitted)
+        permitted = lookup.names(frozenset(message["permitted"]))
+        own = self._kept.get(message["job"])
+        if own is not None:
+            lookup.leave(*own, None)
+        choice = lookup.ask(workload, permitted)
+        dearer = lookup.dearer(workload, permitted, choice) if choice is not None and message["dearer"] else []
+        if own is not None:
+            lookup.take(*own, None)
         if choice is None:
             return None
-        dearer = self._lookup.dearer(workload, permitted, choice) if message["dearer"] else []
         return {"node": choice.node, "backend": choice.backend, "cost": choice.cost, "dearer": dearer}
 
     def do_took(self, message: dict[str, Any]) -> None:
         """A job has started there; what is not known of the node comes with the next situation."""
-        if self._lookup is not None and message["node"] in self._lookup.instance.node_index:
+        own = self._kept.pop(message["job"], None)
+        if self._lookup is None:
+            return
+        if own is not None:
+            self._lookup.leave(*own, None)
+        if message["node"] in self._lookup.instance.node_index:
             self._lookup.take(self._workload(message), message["node"], None)
 
     def _workload(self, message: dict[str, Any]) -> Workload:

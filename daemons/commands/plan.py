@@ -39,7 +39,7 @@ def live(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Plan the cluster: which pending jobs start where, and what that saves. For root and the manager's service user."""
+    """Plan the cluster: which pending jobs start where, and what that saves; for root and the service user."""
     if context.invoked_subcommand is None:
         from qtandem.daemons.commands.plan_live import show
 

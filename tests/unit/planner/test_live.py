@@ -193,7 +193,7 @@ def test_the_service_answers_plans_and_look_ups() -> None:
     service = Service()
     ask = {
         "do": "ask", "shape": {"cpus": 4, "memory_mb": 100}, "grants": [["fez", 1]], "dearer": True,
-        "permitted": ["idle", "idle2", "busy"],
+        "permitted": ["idle", "idle2", "busy"], "job": "",
     }  # fmt: skip
     assert service.answer(ask) == {"ok": True, "value": None}, "nothing is known yet"
     plan = {
@@ -214,6 +214,7 @@ def test_the_service_answers_plans_and_look_ups() -> None:
     assert first["dearer"] == ["idle", "idle2"]
     service.answer({**look, "placement": answer["value"]["placement"]})
     assert service.answer(ask)["value"]["node"] == "idle", "busy is kept for the planned job"
+    assert service.answer({**ask, "job": "slurm:lab:1"})["value"]["node"] == "busy", "for itself it is free"
     assert service.answer({**ask, "permitted": []})["value"] is None
     service.answer({**ask, "do": "took", "node": "idle"})
     assert service.answer(ask)["value"]["cost"] == 0, "idle is in use now"
