@@ -148,6 +148,14 @@ class Mover(Protocol):
 
 
 @runtime_checkable
+class Marker(Protocol):
+    """A manager that can keep words of ours with a job, for those who look at its record."""
+
+    async def mark(self, job: JobId, leases: Sequence[str]) -> None:
+        """Keep the ids of the leases that the job runs with."""
+
+
+@runtime_checkable
 class Roll(Protocol):
     """A manager that can tell which jobs run with resources of ours, whoever reported their start."""
 

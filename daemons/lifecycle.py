@@ -13,7 +13,7 @@ from typing import Any
 from qtandem.core import requests, verdicts
 from qtandem.core.errors import Fault, QtandemError
 from qtandem.core.leases.model import LeaseState, run_owner
-from qtandem.core.managers import Grant, Manager
+from qtandem.core.managers import Grant, Manager, Marker
 from qtandem.core.runs import JobId, Run, RunId
 from qtandem.core.verdicts import Admit, Asker, openness
 from qtandem.core.wire import StartAnswer
@@ -184,10 +184,18 @@ class Lifecycle:
             self._not_before.pop(run.id.job, None)
             await self._refusals.forget(run.id.job)
             log("lifecycle").info("started", run=name)
+            if isinstance(manager, Marker):
+                self._spawn(self._mark(manager, run.id))
             return StartAnswer(verdict="admit", run=name)
         if not isinstance(error, QtandemError):
             raise error
         return await self._refused(manager, run, error)
+
+    async def _mark(self, manager: Marker, run: RunId) -> None:
+        try:
+            await manager.mark(run.job, [lease.id for lease in self._context.leases.held(run)])
+        except QtandemError as error:
+            log("lifecycle").info("leases not in the job's record", run=str(run), why=error.one_line())
 
     async def _refused(self, manager: Manager, run: Run, error: QtandemError) -> StartAnswer:
         refusal, now = await self._refusals.refuse(manager, run, error), self._context.clock()

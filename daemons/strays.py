@@ -39,7 +39,7 @@ class Strays:
                     log("strays").info("running jobs unknown", manager=manager.name, why=error.one_line())
 
     async def _look_at(self, manager: Manager, running: Sequence[Job]) -> None:
-        now, found = self._context.clock(), await self._unknown(running)
+        now, found = self._context.clock(), await self._unknown(manager, running)
         gone = [run for run in self._since if run.job.manager == manager.name and run not in found]
         for run in gone:
             del self._since[run]
@@ -48,19 +48,23 @@ class Strays:
             if now - self._since.setdefault(run, now) >= self._grace_s and run not in self._done:
                 await self._stop(manager, run, job)
 
-    async def _unknown(self, running: Sequence[Job]) -> dict[RunId, Job]:
+    async def _unknown(self, manager: Manager, running: Sequence[Job]) -> dict[RunId, Job]:
         found = {}
         for job in running:
             run = job.id.run(job.attempt)
-            if job.state is JobState.RUNNING and job.grants and not await self._heard_of(run):
+            if job.state is JobState.RUNNING and job.grants and not await self._heard_of(manager, run):
                 found[run] = job
         return found
 
-    async def _heard_of(self, run: RunId) -> bool:
+    async def _heard_of(self, manager: Manager, run: RunId) -> bool:
+        """Of this attempt; of any, where the manager counts none."""
         context = self._context
-        if context.leases.run(run) is not None or any(each.id == run for each in context.lifecycle.starting(run.job)):
+        known = [each.id for each in context.leases.open_runs() if each.id.job == run.job]
+        known += [each.id for each in context.lifecycle.starting(run.job)]
+        if _among(manager, run, known):
             return True
-        return any(record.run.id == run for record in await context.records.runs_of_job(run.job))
+        past = await context.records.runs_of_job(run.job)
+        return _among(manager, run, [record.run.id for record in past])
 
     async def _stop(self, manager: Manager, run: RunId, job: Job) -> None:
         log("strays").warning("a job runs without its QPU", run=str(run), user=job.user, nodes=list(job.nodes))
@@ -70,3 +74,7 @@ class Strays:
             log("strays").warning("it could not be held", run=str(run), why=error.one_line())
         else:
             self._done.add(run)
+
+
+def _among(manager: Manager, run: RunId, known: Sequence[RunId]) -> bool:
+    return run in known if manager.capabilities.attempts else bool(known)

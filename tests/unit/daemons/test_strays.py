@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtandem.core.managers import Grant, Job, JobState
+from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities
 from qtandem.core.runs import Run
 from qtandem.daemons.strays import COMMENT, Strays
 from tests.fakes.house import House
@@ -59,6 +59,18 @@ async def test_a_run_with_a_lease_is_none_nor_is_one_whose_lease_was_ended(watch
     assert [await watched.after(61) for _ in range(2)] == [{}, {}]
     await watched.house.context.leases.end(job.id, None, "by hand")
     assert [await watched.after(61) for _ in range(2)] == [{}, {}]
+
+
+async def test_where_attempts_are_not_counted_any_run_of_the_job_will_do(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon counts there, so the manager's own number tells nothing."""
+    monkeypatch.setattr(type(watched.house.manager), "capabilities", ManagerCapabilities(attempts=False))
+    job = watched.house.manager.add("1", JobState.RUNNING, grants=FEZ)
+    watched.house.manager.add("2", JobState.RUNNING, grants=FEZ)
+    run = Run(job.id.run(3), uid=1000, user="u1000", account=None, partition=None, nodes=(), time_limit_s=None)
+    await watched.house.context.leases.begin(run, FEZ)
+    assert [await watched.after(61) for _ in range(2)] == [{}, {"2": COMMENT}]
 
 
 async def test_a_manager_that_does_not_answer_changes_nothing(watched: Watched) -> None:
