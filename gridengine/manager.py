@@ -7,20 +7,25 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
 from qtandem.core.manager_commands import ManagerCommands
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
+from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
-from qtandem.gridengine import complexes, records
+from qtandem.gridengine import complexes, holds, records
+from qtandem.gridengine.holds import Holds
 from qtandem.gridengine.records import Record, Row
 
 IDS_A_CALL = 200
 KEPT = 10_000
-# The context of a job: why it is held, and the Unix time at which its back-off is over.
-COMMENT, UNTIL = "qtandem", "qtandem_until"
+# The context of a job that runs with a QPU.
+LEASE = "qtandem_lease"
+# For what the launcher's commands read from a file of the daemon's; and what outlives it.
+RUNTIME, STATE = Path("/run/qtandem"), Path("/var/lib/qtandem/gridengine.json")
 _UNREACHABLE = (
     "unable to send message to qmaster", "unable to contact qmaster", "commlib error", "can't connect to service",
     "got select error", "got send error", "connection refused", "failed receiving gdi request", "error reading answer",
@@ -28,13 +33,11 @@ _UNREACHABLE = (
 )  # fmt: skip
 
 
-_GONE = ("does not exist", "do not exist")
-
-
 class GridEngineSettings(Protocol):
     """What this manager needs of its section in the configuration.
 
-    `options`: `root` and `cell` are SGE_ROOT and SGE_CELL where they are not Debian's.
+    `options`: `root` and `cell` are SGE_ROOT and SGE_CELL where they are not Debian's, `state` is the file for holds,
+    `runtime` the folder that the daemon and the launcher's commands share.
     """
 
     @property
@@ -48,12 +51,12 @@ class GridEngineSettings(Protocol):
 class Client(ManagerCommands):
     """Grid Engine's commands, and the cell that they speak to."""
 
-    def __init__(self, settings: GridEngineSettings) -> None:
+    def __init__(self, settings: GridEngineSettings, start: Start = start_child) -> None:
         options = settings.options
         self.root = options.get("root") or os.environ.get("SGE_ROOT") or "/var/lib/gridengine"
         self.cell = options.get("cell") or os.environ.get("SGE_CELL") or "default"
-        env = {"SGE_ROOT": self.root, "SGE_CELL": self.cell, "SGE_SINGLE_LINE": "1"}
-        super().__init__(settings.bin_dir, env, _UNREACHABLE)
+        self.environment = {"SGE_ROOT": self.root, "SGE_CELL": self.cell, "SGE_SINGLE_LINE": "1"}
+        super().__init__(settings.bin_dir, self.environment, _UNREACHABLE, start)
 
 
 class GridEngineManager:
@@ -64,6 +67,7 @@ class GridEngineManager:
     """
 
     name = "gridengine"
+    launchable = True
     capabilities = ManagerCapabilities(
         attempts=False,
         hooks_on_nodes=True,
@@ -74,7 +78,12 @@ class GridEngineManager:
     )
 
     def __init__(
-        self, settings: GridEngineSettings, natives: Mapping[str, str], *, clock: Callable[[], float] = time.time
+        self,
+        settings: GridEngineSettings,
+        natives: Mapping[str, str],
+        *,
+        start: Start = start_child,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if not valid_cluster(settings.cluster):
             message = f"managers.gridengine.cluster is {settings.cluster!r}, which is no cluster name"
@@ -82,14 +91,14 @@ class GridEngineManager:
         self.cluster = settings.cluster
         self._natives = dict(natives)
         self._names = {native: name for name, native in natives.items()}
-        self._client = Client(settings)
-        self._clock = clock
+        self._client = Client(settings, start)
+        self._holds = Holds(self._client, Path(settings.options.get("state") or STATE), clock)
+        # Commands of the launcher see no private folder of the daemon's for passing files.
+        self._shared = Path(settings.options.get("runtime") or RUNTIME) if start is not start_child else None
         self._writing = asyncio.Lock()
         self._shown: dict[str, int] = {}
         self._kicked: set[str] = set()
         self._owners: dict[str, str] = {}
-        self._timers: dict[JobId, asyncio.TimerHandle] = {}
-        self._releases: set[asyncio.Task[None]] = set()
 
     def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:
         return {"l": complexes.request((self._natives[grant.resource], grant.slots) for grant in grants)}
@@ -158,9 +167,10 @@ class GridEngineManager:
         missing = [line for key, line in complexes.definitions(natives).items() if key not in known]
         if not missing:
             return
-        with tempfile.NamedTemporaryFile("w", suffix=".complexes") as file:
+        with tempfile.NamedTemporaryFile("w", prefix="complexes.", dir=self._shared) as file:
             file.write(text.rstrip() + "\n" + "\n".join(missing) + "\n")
             file.flush()
+            os.fchmod(file.fileno(), 0o644)
             await self._client.run("qconf", "-Mc", file.name)
 
     async def sensors(self) -> dict[str, int]:
@@ -230,6 +240,7 @@ class GridEngineManager:
         if state is JobState.ENDED and record.array:
             return None
         started = [row for row in mine if row.host and "q" not in row.state]
+        pause = self._holds.of(job)
         return Job(
             id=job,
             state=state,
@@ -241,19 +252,15 @@ class GridEngineManager:
             time_limit_s=records.h_rt(record.requests),
             can_requeue=not record.interactive,
             reason=self._reason(record) if state is JobState.PENDING else "",
-            comment=record.context.get(COMMENT, ""),
+            comment=pause.comment if pause else record.context.get(holds.COMMENT, ""),
             grants=complexes.read_request(",".join(f"{k}={v}" for k, v in record.requests.items()), self._names),
-            eligible_at=self._eligible(record),
+            eligible_at=(pause.until if pause else 0.0) or record.eligible_at or None,
         )
 
     def _reason(self, record: Record) -> str:
         """Grid Engine's own words (with schedd_job_info), those about a QPU first."""
         told = sorted(record.messages, key=lambda message: f":{complexes.PREFIX}" not in message)
         return told[0] if told else ""
-
-    def _eligible(self, record: Record) -> float | None:
-        until = _number(record.context.get(UNTIL, "")) or record.eligible_at
-        return until or None
 
     async def pending(self) -> list[Job]:
         """Also lets go those whose back-off is over, which a restart of the daemon could have forgotten."""
@@ -262,84 +269,44 @@ class GridEngineManager:
         listed = (await self._client.run("qstat", "-u", "*", "-s", "p", "-r", "-xml")).stdout
         numbers = records.asking(listed, map(complexes.name, self._natives.values()))
         if not numbers:
+            await self._holds.renew(())
             return []
         found = await self._records(numbers)
-        now = self._clock()
-        for record in found.values():
-            until = _number(record.context.get(UNTIL, ""))
-            if until and until <= now and not self._timed(record.job):
-                await self._let_go(JobId(self.name, self.cluster, record.job))
         rows = records.rows(listed)
         ids = [JobId(self.name, self.cluster, number) for number in found]
+        await self._holds.renew(ids)
         seen = [self._job(job, found[job.job], [row for row in rows if row.job == job.job]) for job in ids]
         return [job for job in seen if job is not None and job.grants and job.state is JobState.PENDING]
 
+    async def running(self) -> list[Job]:
+        if not self._natives:
+            return []
+        listed = (await self._client.run("qstat", "-u", "*", "-s", "rs", "-r", "-xml")).stdout
+        asking = set(records.asking(listed, map(complexes.name, self._natives.values())))
+        found = [(row, task) for row in records.rows(listed) if row.job in asking for task in row.tasks]
+        ids = [JobId(self.name, self.cluster, row.job, task or None) for row, task in found]
+        seen = (await self.jobs(ids)).values() if ids else ()
+        return [job for job in seen if job is not None and job.grants and job.state is JobState.RUNNING]
+
     async def hold(self, job: JobId, comment: str) -> None:
-        """An operator's hold, which its owner cannot lift; the comment goes into the job's context."""
+        """An operator's hold, which its owner cannot lift; the comment goes into the job's context too."""
         found = (await self.jobs([job]))[job]
         if found is None:
             return
-        self._forget_timer(job)
-        await self._client.run("qalter", "-h", "o", _target(job))
-        await self._context(job, **{COMMENT: comment, UNTIL: "0"})
+        await self._holds.keep(job, comment)
         if found.state is not JobState.PENDING:
-            await self._client.run("qmod", "-rj", _target(job))
+            await self._client.run("qmod", "-rj", holds.target(job))
 
     async def delay(self, job: JobId, seconds: float) -> None:
-        """An operator's hold for so long. The end is in the job's context, so that it outlives the daemon."""
-        self._forget_timer(job)
-        if seconds <= 0:
-            await self._let_go(job)
-            return
-        await self._context(job, **{UNTIL: f"{self._clock() + seconds:.0f}"})
-        await self._client.run("qalter", "-h", "o", _target(job))
-        loop = asyncio.get_running_loop()
-        self._timers[job] = loop.call_later(seconds, self._release_later, job)
+        """A manager's hold for so long."""
+        await self._holds.delay(job, seconds)
 
-    def _release_later(self, job: JobId) -> None:
-        self._timers.pop(job, None)
-        task = asyncio.get_running_loop().create_task(self._let_go(job))
-        self._releases.add(task)
-        task.add_done_callback(self._released)
-
-    def _released(self, task: asyncio.Task[None]) -> None:
-        self._releases.discard(task)
-        if not task.cancelled():
-            # Whatever went wrong: `pending` finds the job again.
-            task.exception()
-
-    async def _let_go(self, job: JobId) -> None:
-        try:
-            await self._client.run("qalter", "-h", "O", _target(job))
-            await self._context(job, **{UNTIL: "0"})
-        except CommandError as error:
-            if not any(words in f"{error.stderr} {error.stdout}" for words in _GONE):
-                raise
-
-    async def _context(self, job: JobId, **values: str) -> None:
-        """Add to the context of the job, which an array's tasks share; a comma would begin the next variable."""
-        text = ",".join(f"{key}={' '.join(value.replace(',', ';').split())}" for key, value in values.items())
-        await self._client.run("qalter", "-ac", text, job.job)
-
-    def _timed(self, number: str) -> bool:
-        return any(job.job == number for job in self._timers)
-
-    def _forget_timer(self, job: JobId) -> None:
-        timer = self._timers.pop(job, None)
-        if timer is not None:
-            timer.cancel()
+    async def mark(self, job: JobId, leases: Sequence[str]) -> None:
+        """The leases of a run in the context of its job. Elements of an array share that of their job: theirs is not
+        there."""
+        if job.index is None:
+            await self._client.run("qalter", "-ac", holds.context(**{LEASE: "+".join(leases)}), job.job)
 
 
 def _differing(values: Sequence[SensorValue], shown: Mapping[str, int]) -> dict[str, int]:
     return {value.native: value.open for value in values if shown.get(value.native) != value.open}
-
-
-def _target(job: JobId) -> str:
-    return job.job if job.index is None else f"{job.job}.{job.index}"
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

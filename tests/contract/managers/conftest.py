@@ -204,7 +204,8 @@ def pbs_library(_folder: Path) -> Rig:
 
 def gridengine(folder: Path) -> Rig:
     cell = FakeCell(folder)
-    manager = GridEngineManager(ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir)), NATIVES)
+    options = {"state": str(folder / "holds.json")}
+    manager = GridEngineManager(ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir), options=options), NATIVES)
 
     async def submit(native: str) -> JobId:
         return JobId("gridengine", "lab", cell.submit(native))

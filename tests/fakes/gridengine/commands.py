@@ -110,7 +110,7 @@ def _detailed(jobs: list[dict[str, Any]]) -> str:
             f"<context_list><VA_variable>{name}</VA_variable><VA_value>{escape(value)}</VA_value></context_list>"
             for name, value in job["context"].items()
         )
-        status = 128 if job["state"] in ("r", "dr") else 0
+        status = 0 if "q" in job["state"] else 128
         tasks = "" if job["state"] in ("qw", "hqw") else (
             f"<JB_ja_tasks><ulong_sublist><JAT_status>{status}</JAT_status><JAT_task_number>1</JAT_task_number>"
             "</ulong_sublist></JB_ja_tasks>"
@@ -144,17 +144,27 @@ def _line(job: dict[str, Any]) -> str:
 
 
 def qalter(state: dict[str, Any], arguments: list[str]) -> str:
-    job = state["jobs"].get(arguments[-1].partition(".")[0])
+    *options, target = arguments
+    job = state["jobs"].get(target.partition(".")[0])
     if job is None:
-        raise Failure(f'job "{arguments[-1]}" does not exist\n')
-    if arguments[0] == "-ac":
-        job["context"].update(_pairs(arguments[1]))
-        return f"modified context of job {job['id']}\n"
-    if arguments[0] == "-h":
-        held = arguments[1] == "o"
-        job["state"] = ("h" if held else "") + job["state"].lstrip("h")
-        return f"modified hold of job {job['id']}\n"
-    raise Failure(f"rejected due to jsv_allowed_mod configuration which does not allow: {arguments[0][1:]}\n")
+        raise Failure(f'job "{target}" does not exist\n')
+    said = ""
+    for option, value in zip(options[::2], options[1::2], strict=True):
+        if option == "-ac":
+            job["context"].update(_pairs(value))
+            said += f"modified context of job {job['id']}\n"
+        elif option == "-dc":
+            job["context"].pop(value, None)
+            said += f"modified context of job {job['id']}\n"
+        elif option == "-h":
+            held = set(job.setdefault("holds", []))
+            held = held | {value} if value.islower() else held - {value.lower()}
+            job["holds"] = sorted(held)
+            job["state"] = ("h" if held else "") + job["state"].lstrip("h")
+            said += f"modified hold of job {job['id']}\n"
+        else:
+            raise Failure(f"rejected due to jsv_allowed_mod configuration which does not allow: {option[1:]}\n")
+    return said
 
 
 def qmod(state: dict[str, Any], arguments: list[str]) -> str:

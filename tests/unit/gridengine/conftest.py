@@ -17,8 +17,14 @@ def cell(tmp_path: Path) -> FakeCell:
 
 
 @pytest.fixture
-def manager(cell: FakeCell) -> GridEngineManager:
-    return GridEngineManager(ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir)), NATIVES)
+def settings(cell: FakeCell, tmp_path: Path) -> ManagerSettings:
+    options = {"state": str(tmp_path / "holds.json"), "runtime": str(tmp_path)}
+    return ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir), options=options)
+
+
+@pytest.fixture
+def manager(settings: ManagerSettings) -> GridEngineManager:
+    return GridEngineManager(settings, NATIVES)
 
 
 class Hooks:

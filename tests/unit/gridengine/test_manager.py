@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.managers import Grant, JobState, SensorValue
+from qtandem.core.processes import start_child
 from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
 from qtandem.gridengine import complexes, records
@@ -60,21 +62,20 @@ async def test_a_back_off_is_a_hold_with_an_end(manager: GridEngineManager, cell
     number = cell.submit("qpu_fez=1")
     await manager.delay(_id(number), 0.2)
     job = cell.read()["jobs"][number]
-    assert job["state"] == "hqw"
+    assert (job["state"], job["holds"]) == ("hqw", ["s"])
     assert float(job["context"]["qtandem_until"]) > 0
 
     def let_go() -> bool:
         job = cell.read()["jobs"][number]
-        return job["state"] == "qw" and job["context"]["qtandem_until"] == "0"
+        return job["state"] == "qw" and "qtandem_until" not in job["context"]
 
     async with asyncio.timeout(30):
         while not let_go():  # noqa: ASYNC110 - the fake is another process
             await asyncio.sleep(0.05)
 
 
-async def test_a_back_off_outlives_the_daemon(cell: Any) -> None:
+async def test_a_back_off_outlives_the_daemon(cell: Any, settings: ManagerSettings) -> None:
     now = 1000.0
-    settings = ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir))
     number = cell.submit("qpu_fez=1")
     before = GridEngineManager(settings, NATIVES, clock=lambda: now)
     await before.delay(_id(number), 600)
@@ -87,16 +88,81 @@ async def test_a_back_off_outlives_the_daemon(cell: Any) -> None:
     assert cell.read()["jobs"][number]["state"] == "qw"
 
 
+async def test_what_an_owner_writes_into_the_context_lifts_no_hold(manager: GridEngineManager, cell: Any) -> None:
+    number = cell.submit("qpu_fez=1")
+    await manager.delay(_id(number), 600)
+    state = cell.read()
+    state["jobs"][number]["context"]["qtandem_until"] = "1"
+    cell.write(state)
+    [job] = await manager.pending()
+    assert job.eligible_at is not None
+    assert cell.read()["jobs"][number]["holds"] == ["s"]
+
+
+async def test_the_end_of_a_back_off_leaves_an_operators_hold_alone(manager: GridEngineManager, cell: Any) -> None:
+    number = cell.submit("qpu_fez=1")
+    await manager.delay(_id(number), 600)
+    state = cell.read()
+    state["jobs"][number]["holds"].append("o")
+    cell.write(state)
+    await manager.delay(_id(number), 0)
+    job = cell.read()["jobs"][number]
+    assert (job["state"], job["holds"]) == ("hqw", ["o"])
+
+
+async def test_elements_of_an_array_have_a_back_off_each(cell: Any, settings: ManagerSettings) -> None:
+    now = 1000.0
+    number = cell.submit("qpu_fez=1", kind=records.ARRAY)
+    manager = GridEngineManager(settings, NATIVES, clock=lambda: now)
+    await manager.delay(_id(number, 3), 600)
+    await manager.pending()
+    now = 1601.0
+    again = GridEngineManager(settings, NATIVES, clock=lambda: now)
+    await again.pending()
+    assert [call[-1] for call in cell.said("qalter")] == [f"{number}.3"] * 2
+
+
 async def test_a_hold_for_good_is_not_let_go(manager: GridEngineManager, cell: Any) -> None:
     number = cell.submit("qpu_fez=1")
     cell.become(number, "r")
+    await manager.delay(_id(number), 600)
     await manager.hold(_id(number), "qtandem: no, never")
     await manager.pending()
     job = cell.read()["jobs"][number]
-    assert (job["state"], job["context"]["qtandem"]) == ("hRq", "qtandem: no; never")
+    assert (job["state"], job["holds"], job["context"]) == ("hRq", ["o"], {"qtandem": "qtandem: no; never"})
     found = (await manager.jobs([_id(number)]))[_id(number)]
     assert found is not None
-    assert found.comment == "qtandem: no; never"
+    assert found.comment == "qtandem: no, never"
+
+
+async def test_the_roll_names_those_that_run_with_a_qpu(manager: GridEngineManager, cell: Any) -> None:
+    assert await manager.running() == []
+    numbers = [cell.submit(asked) for asked in ("qpu_fez=1", "qpu_ibm_x=1", "arch=lx*")]
+    for number in numbers[1:]:
+        cell.become(number, "r")
+    assert [job.id for job in await manager.running()] == [_id(numbers[1])]
+
+
+async def test_the_context_of_a_job_tells_its_leases(manager: GridEngineManager, cell: Any) -> None:
+    number = cell.submit("qpu_fez=1,qpu_ibm_x=1")
+    await manager.mark(_id(number), ["l1", "l2"])
+    await manager.mark(_id(number, 2), ["l3"])
+    assert cell.read()["jobs"][number]["context"] == {"qtandem_lease": "l1+l2"}
+
+
+async def test_commands_of_the_launcher_get_files_where_both_can_reach_them(
+    cell: Any, settings: ManagerSettings, tmp_path: Path
+) -> None:
+    seen: list[str] = []
+
+    async def start(argv: Any, env: Any, cwd: Any) -> Any:
+        seen.extend(argument for argument in argv if "complexes." in argument)
+        return await start_child(argv, env, cwd)
+
+    manager = GridEngineManager(settings, NATIVES, start=start)
+    assert (await manager.publish([SensorValue("fez", 2, 0)])).confirmed == {"fez"}
+    [path] = seen
+    assert Path(path).parent == tmp_path
 
 
 async def test_a_job_that_went_meanwhile_needs_no_release(manager: GridEngineManager) -> None:
