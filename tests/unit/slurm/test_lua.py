@@ -10,7 +10,10 @@ from urllib.parse import unquote
 import pytest
 
 from qtandem.core.installing import with_constants
-from qtandem.core.wire import decode_text, encode_text
+from qtandem.core.inventory import Placed
+from qtandem.core.wire import SubmitCall, decode_text, encode_text
+from qtandem.slurm.inventory import placed
+from qtandem.slurm.jobs import choices
 
 LUA = shutil.which("lua5.1")
 HOOKS = Path(__file__).parents[3] / "slurm" / "hooks"
@@ -64,6 +67,7 @@ print("licenses", quoted(JOB.licenses or ""))
 print("admin_comment", quoted(JOB.admin_comment or ""))
 print("gres", quoted(JOB.tres_per_node or ""))
 print("per_task", quoted(JOB.tres_per_task or ""))
+print("placed", quoted((JOB.req_nodes or "") .. "|" .. (JOB.exc_nodes or "")))
 print("said", quoted(table.concat(said, "\\n")))
 print("sent", quoted(sent))
 print("touched", touched)
@@ -128,6 +132,7 @@ class Hook:
             "licenses": unquote(raw["licenses"]),
             "said": unquote(raw["said"]),
             "note": unquote(raw["admin_comment"]),
+            "placed": unquote(raw["placed"]),
             "gres": unquote(raw["gres"]) + unquote(raw["per_task"]),
             "touched": int(raw["touched"]),
             "call": decode_text(sent.partition("\r\n\r\n")[2]),
@@ -398,3 +403,53 @@ def test_generic_resources_cannot_be_given_to_a_waiting_job(hook: Hook) -> None:
     result = hook({"tres_per_node": "gres/qpu:garnet:1"}, record=OWN)
     assert result["code"] == INVALID
     assert "licenses=" in result["said"]
+
+
+UNSET, NO_LIMIT = 4294967294, 65534
+
+
+def test_what_a_job_asks_of_nodes_goes_along_for_the_planner(hook: Hook) -> None:
+    shape = {
+        "num_tasks": 4, "cpus_per_task": 2, "min_cpus": 8, "min_nodes": 1, "min_mem_per_cpu": 512, "time_limit": 30,
+        "qos": "high", "reservation": "now1", "features": "ib&gpu80", "exc_nodes": "c[3-4]", "shared": 0,
+        "tres_per_node": "gres/gpu:a100:2", "tres_per_job": "gres/gpu:1",
+    }  # fmt: skip
+    call = hook(asking("fez", **shape), ADMIT)["call"]
+    assert call == call | {
+        "tasks": "4", "cpus_per_task": "2", "min_cpus": "8", "min_nodes": "1", "memory_cpu_mb": "512",
+        "time_limit": "30", "qos": "high", "reservation": "now1", "features": "ib&gpu80", "excluded": "c[3-4]",
+        "exclusive": "true", "gres": "gres/gpu:a100:2,gres/gpu:1",
+    }  # fmt: skip
+    SubmitCall.model_validate(call)
+    unset = {"num_tasks": UNSET, "cpus_per_task": NO_LIMIT, "min_cpus": 1, "time_limit": UNSET, "shared": NO_LIMIT}
+    call = hook(asking("fez", **unset), ADMIT)["call"]
+    assert not {"tasks", "cpus_per_task", "time_limit", "exclusive"} & call.keys()
+
+
+@pytest.mark.parametrize(
+    "more", [{"features": "x" * 2000}, {"tres_per_task": "gres/gpu:1"}, {"exc_nodes": "c1," * 1000}, {"qos": 7}]
+)
+def test_what_the_planner_could_not_read_is_left_out_and_refuses_no_job(hook: Hook, more: dict[str, Any]) -> None:
+    result = hook(asking("fez", num_tasks=1, **more), ADMIT)
+    assert result["code"] == SUCCESS
+    assert not {"tasks", "features", "excluded", "qos"} & result["call"].keys()
+
+
+def test_a_pin_is_written_and_noted_where_no_user_can_write(hook: Hook) -> None:
+    native = {"licenses": "fez@qtandem:1", "req_nodes": "c2"}
+    result = hook(asking("fez"), {"verdict": "admit", "native": native, "placed": "pin:c2"})
+    assert result["placed"] == "c2|"
+    assert result["note"] == "qtandem:placed=pin%3Ac2"
+    assert placed(result["note"]) == Placed("pin", ("c2",))
+    native = {"licenses": "fez@qtandem:1", "exc_nodes": "c[1-3],own"}
+    both = {"verdict": "admit", "native": native, "placed": "exclude:c[1-3]", "choices": "fez/x"}
+    result = hook(asking("fez", exc_nodes="own", admin_comment="site"), both)
+    assert result["placed"] == "|c[1-3],own"
+    assert placed(result["note"]) == Placed("exclude", ("c1", "c2", "c3"))
+    assert choices(result["note"]) == ("fez/x", "fez@qtandem:1")
+    assert result["note"].startswith("site | ")
+
+
+def test_a_forged_note_of_a_pin_is_taken_out(hook: Hook) -> None:
+    forged = asking("fez", admin_comment="site | qtandem:placed=pin%3Ac9 | qtandem:choices=any;pinned=x")
+    assert hook(forged, ADMIT)["note"] == "site"
