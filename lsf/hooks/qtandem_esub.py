@@ -31,28 +31,26 @@ class Reject(Exception):
 
 
 # ---- LSF's file of job parameters
-_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"[ \t]*(?:\n|\Z)', re.DOTALL)
+def parameters(text, again=False):
+    """`NAME="value"` or `NAME=value` a line; a quote in a value has a backslash before it, nothing else has.
 
-
-def parameters(text):
-    """`NAME="value"` or `NAME=value` a line, as a shell would read them, but nothing is expanded."""
-    found, position = {}, 0
-    while position < len(text):
-        end = text.find("\n", position)
-        end = len(text) if end < 0 else end
-        name, equals, _ = text[position:end].partition("=")
-        begin = position + len(name) + 1
-        position = end + 1
+    Several -R are one requirement, but not `again`, in the file of changes: there the last one holds.
+    """
+    found, lines = {}, iter(text.split("\n"))
+    for first in lines:
+        name, equals, value = first.partition("=")
         if not equals or not re.match(r"[A-Z][A-Z0-9_]*\Z", name):
             continue
-        quoted = _QUOTED.match(text, begin)
-        if quoted:
-            found[name] = re.sub(r'\\(["\\$`])', r"\1", quoted.group(1))
-            position = quoted.end()
-        else:
-            # Quotes within that nobody escaped: the outer ones are the first and the last of the line.
-            value = text[begin:end].strip()
-            found[name] = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
+        if value.startswith('"'):
+            # A value with line breaks goes on to the line that its quote ends.
+            while len(value) < 2 or not value.rstrip().endswith('"'):
+                more = next(lines, None)
+                if more is None:
+                    break
+                value += "\n" + more
+            value = value.rstrip()[1:-1].replace('\\"', '"')
+        more_of_it = name == "LSB_SUB_RES_REQ" and name in found and not again
+        found[name] = "%s %s" % (found[name], value) if more_of_it else value
     return found
 
 
@@ -67,7 +65,7 @@ def read(path):
 
 
 def line(name, value):
-    return '%s="%s"\n' % (name, re.sub(r'(["\\$`])', r"\\\1", value))
+    return '%s="%s"\n' % (name, value.replace('"', '\\"'))
 
 
 # ---- what the job asks for
@@ -164,7 +162,7 @@ def granted(wish, given):
 
 def main(arguments):
     given = parameters(read(os.environ.get("LSB_SUB_PARM_FILE")))
-    given.update(parameters(read(os.environ.get("LSB_SUB_MODIFY_FILE"))))
+    given.update(parameters(read(os.environ.get("LSB_SUB_MODIFY_FILE")), again=True))
     try:
         wish = Wish(given, arguments, os.environ)
         found = granted(wish, given)

@@ -1,7 +1,8 @@
 """LSF's side of a submission: what bsub and bmod do around esub. Written from IBM's documentation of Spectrum LSF 10.1
 ("Configuration to enable job submission and execution controls", "bsub -a", LSB_ESUB_METHOD), not run on one.
 
-The parameters are lines `NAME="value"` in LSB_SUB_PARM_FILE. Mandatory methods run first, then those of `-a`, each as
+The parameters are lines `NAME="value"` in LSB_SUB_PARM_FILE, a quote within with a backslash before it and all else as
+it is (so on OpenLava 4.0). Mandatory methods run first, then those of `-a`, each as
 `esub.NAME ARGUMENT...`; each sees what the ones before it changed. Of all exit statuses LSB_SUB_ABORT_VALUE alone
 refuses the job. With `single` the one file `esub` runs instead, as older forms do, and `-a` is but a parameter.
 """
@@ -30,11 +31,11 @@ class Outcome:
 
 
 def escaped(value: str) -> str:
-    return re.sub(r'(["\\$`])', r"\\\1", value)
+    return value.replace('"', '\\"')
 
 
 def unescaped(value: str) -> str:
-    return re.sub(r'\\(["\\$`])', r"\1", value)
+    return value.replace('\\"', '"')
 
 
 @dataclass

@@ -16,7 +16,10 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from qtandem.lsf.hooks import qtandem_esub as esub
 from tests.fakes.lsf.submit import ABORT, Cluster
 
 ADMIT = "verdict=admit\nrequest=fez:2\nnative.R=qpu_fez=2\n"
@@ -305,6 +308,27 @@ def test_the_users_python_and_path_are_left_alone(lsf: Any, daemon: TextDaemon, 
     done = lsf(SOCKET=daemon.path).bsub(a="qpu(fez)", environment=environment)
     assert not done.aborted, done.said
     assert not (tmp_path / "ran").exists()
+
+
+PRINTED = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n\0"))
+
+
+@given(st.dictionaries(st.from_regex(r"LSB_SUB_[A-Z_]{1,9}", fullmatch=True), PRINTED, max_size=5))
+def test_parameters_are_read_as_they_were_written(values: dict[str, str]) -> None:
+    # A backslash before a quote cannot be told from a quote that was escaped.
+    values = {name: value.replace("\\", "/").strip() for name, value in values.items()}
+    assert esub.parameters("".join(esub.line(name, value) for name, value in values.items())) == values
+
+
+@given(st.text(max_size=200))
+def test_no_file_of_parameters_breaks_it(text: str) -> None:
+    esub.parameters(text)
+
+
+def test_several_requirements_are_one(lsf: Any, daemon: TextDaemon, hooks: Any) -> None:
+    text = 'LSB_SUB_RES_REQ="select[a]"\nLSB_SUB_RES_REQ="rusage[mem=1]"\n'
+    assert esub.parameters(text) == {"LSB_SUB_RES_REQ": "select[a] rusage[mem=1]"}
+    assert esub.parameters(text, again=True) == {"LSB_SUB_RES_REQ": "rusage[mem=1]"}
 
 
 # ---- the site's own esub, where there is one for all
