@@ -5,15 +5,23 @@ pyslurm is bound to one release of Slurm at build time, so most hosts have none 
 
 from __future__ import annotations
 
-import importlib
-import re
+import importlib.util
+import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.manager_commands import ManagerCommands
+from qtandem.core.processes import Start, start_child
 from qtandem.slurm import conf, jobs
-from qtandem.slurm.manager import Client, SlurmSettings
+from qtandem.slurm.bound import words
+from qtandem.slurm.commands import UNREACHABLE, Client, SlurmSettings, environment
+
+# The name of the process in the launcher's file.
+PROGRAM, MODULE = "qtandem-pyslurm", "qtandem.slurm.bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,100 +46,145 @@ class JobView:
 
 
 class Control(Protocol):
-    """Synchronous: call it from a thread. Raises `manager-unreachable`, `command-failed`."""
+    """Raises `manager-unreachable`, `command-failed`."""
 
-    def nodes(self) -> dict[str, NodeView]: ...
+    async def nodes(self) -> dict[str, NodeView]: ...
 
-    def jobs(self) -> dict[int, JobView]: ...
+    async def jobs(self) -> dict[int, JobView]: ...
 
-    def hold(self, job: int) -> None:
+    async def hold(self, job: int) -> None:
         """Hold so that the owner may release it."""
 
-    def release(self, job: int) -> None: ...
+    async def release(self, job: int) -> None: ...
 
 
 class ByCommands:
     """`scontrol --json`, which every Slurm from 24.11 on has."""
 
-    def __init__(self, settings: SlurmSettings) -> None:
-        self._client = Client(settings)
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
-    def nodes(self) -> dict[str, NodeView]:
-        text = self._client.run_sync("scontrol", "show", "nodes", "--json").stdout
-        found = (_node(record) for record in jobs.records(text, "nodes"))
-        return {node.name: node for node in found}
+    async def nodes(self) -> dict[str, NodeView]:
+        text = (await self._client.run("scontrol", "show", "nodes", "--json")).stdout
+        return _by_name(jobs.records(text, "nodes"))
 
-    def jobs(self) -> dict[int, JobView]:
-        text = self._client.run_sync("scontrol", "show", "jobs", "--json").stdout
-        found = (_job(record) for record in jobs.records(text))
-        return {job.id: job for job in found}
+    async def jobs(self) -> dict[int, JobView]:
+        text = (await self._client.run("scontrol", "show", "jobs", "--json")).stdout
+        return _by_number(jobs.records(text))
 
-    def hold(self, job: int) -> None:
-        self._client.run_sync("scontrol", "uhold", str(job))
+    async def hold(self, job: int) -> None:
+        await self._client.run("scontrol", "uhold", str(job))
 
-    def release(self, job: int) -> None:
-        self._client.run_sync("scontrol", "release", str(job))
+    async def release(self, job: int) -> None:
+        await self._client.run("scontrol", "release", str(job))
 
 
 class ByBindings:
-    """pyslurm; its failures carry its own words."""
+    """pyslurm, in a process for each call; its failures carry its own words. With `launched` the launcher starts it."""
 
-    def __init__(self, module: Any) -> None:
-        self._pyslurm = module
+    def __init__(self, settings: SlurmSettings, start: Start = start_child, *, launched: bool = False) -> None:
+        path = {} if launched else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._commands = ManagerCommands("", environment(settings) | path, UNREACHABLE, start)
+        # Nothing of its environment or folder counts where root starts it.
+        self._argv = [PROGRAM, *arguments()] if launched else [sys.executable, "-m", MODULE]
 
-    def nodes(self) -> dict[str, NodeView]:
-        found = self._call(self._pyslurm.Nodes.load)
-        return {str(name): _bound_node(str(name), node) for name, node in found.items()}
-
-    def jobs(self) -> dict[int, JobView]:
-        found = self._call(self._pyslurm.Jobs.load)
-        return {int(number): _bound_job(int(number), job) for number, job in found.items()}
-
-    def hold(self, job: int) -> None:
-        self._call(lambda: self._pyslurm.Job(job).hold(mode="user"))
-
-    def release(self, job: int) -> None:
-        self._call(lambda: self._pyslurm.Job(job).release())
-
-    def _call(self, call: Any) -> Any:
+    async def fits(self, slurm: str) -> str:
+        """Why it is of no use for a Slurm of this version; empty if it fits."""
         try:
-            return call()
-        except self._pyslurm.RPCError as error:
-            code = "manager-unreachable" if "contact" in str(error).lower() else "command-failed"
-            raise QtandemError(code, f"pyslurm: {error}") from error
+            return str(await self._ask("fits", slurm))
+        except QtandemError as error:
+            return f"pyslurm cannot be used: {error.cause or error.message}"
+
+    async def nodes(self) -> dict[str, NodeView]:
+        return _by_name(await self._ask("nodes"))
+
+    async def jobs(self) -> dict[int, JobView]:
+        return _by_number(await self._ask("jobs"))
+
+    async def hold(self, job: int) -> None:
+        await self._ask("hold", str(job))
+
+    async def release(self, job: int) -> None:
+        await self._ask("release", str(job))
+
+    async def _ask(self, *call: str) -> Any:
+        said = (await self._commands.run(*self._argv, *call)).stdout
+        try:
+            return json.loads(said)
+        except ValueError as error:
+            raise QtandemError("manager-unreachable", f"pyslurm's answer cannot be read: {error}") from error
 
 
-def choose(settings: SlurmSettings) -> tuple[Control, str]:
-    """The control to use, and why it is not pyslurm (empty if it is)."""
-    module, lack = bindings(settings)
-    return (ByCommands(settings), lack) if module is None else (ByBindings(module), "")
+class Preferring:
+    """The first of two ways; the other where the first gets no answer, since its process may have crashed."""
+
+    def __init__(self, first: Control, second: Control) -> None:
+        self._first, self._second = first, second
+
+    async def nodes(self) -> dict[str, NodeView]:
+        try:
+            return await self._first.nodes()
+        except QtandemError:
+            return await self._second.nodes()
+
+    async def jobs(self) -> dict[int, JobView]:
+        try:
+            return await self._first.jobs()
+        except QtandemError:
+            return await self._second.jobs()
+
+    async def hold(self, job: int) -> None:
+        try:
+            await self._first.hold(job)
+        except QtandemError:
+            await self._second.hold(job)
+
+    async def release(self, job: int) -> None:
+        try:
+            await self._first.release(job)
+        except QtandemError:
+            await self._second.release(job)
 
 
-def bindings(settings: SlurmSettings) -> tuple[Any, str]:
-    """pyslurm where it can be imported and was built for the Slurm that answers; else None and the reason."""
-    try:
-        module = importlib.import_module("pyslurm")
-    except (ImportError, OSError, RuntimeError) as error:
-        # A build for another release raises RuntimeError while it is imported.
-        return None, f"pyslurm cannot be imported: {error}"
-    if not all(hasattr(module, name) for name in ("Nodes", "Jobs", "Job", "RPCError")):
-        return None, "pyslurm is of an old form, without Nodes and Jobs"
-    ours = conf.version(Client(settings).run_sync("scontrol", "--version").stdout)
-    theirs = re.match(r"(\d+)\.(\d+)", str(getattr(module, "__version__", "")))
-    if ours is None or theirs is None or (int(theirs[1]), int(theirs[2])) != ours[:2]:
-        return None, f"pyslurm {getattr(module, '__version__', '?')} is not for Slurm {'.'.join(map(str, ours or ()))}"
-    return module, ""
+async def choose(settings: SlurmSettings, start: Start = start_child, *, launched: bool = False) -> tuple[Control, str]:
+    """The control to use, and why it is not pyslurm (empty if it is). Raises as `Client.run` does."""
+    client = Client(settings, start)
+    commands = ByCommands(client)
+    if not installed():
+        return commands, "pyslurm is not installed"
+    bindings = ByBindings(settings, start, launched=launched)
+    version = conf.version((await client.run("scontrol", "--version")).stdout)
+    # The version of one release in pyslurm's spelling, 24.5 for Slurm's 24.05.
+    lack = await bindings.fits("{}.{}".format(*version)) if version else "Slurm's version cannot be read"
+    return (commands, lack) if lack else (Preferring(bindings, commands), "")
 
 
-def _words(value: object) -> frozenset[str]:
-    parts = value if isinstance(value, list | tuple) else re.split(r"[,+]", str(value or ""))
-    return frozenset(str(part).strip() for part in parts if str(part).strip())
+def installed() -> bool:
+    """Whether there is a pyslurm beside us, of whatever version; it is not imported."""
+    return importlib.util.find_spec("pyslurm") is not None
+
+
+def arguments() -> list[str]:
+    """What the interpreter is started with by the launcher, before the call."""
+    return ["-I", "-m", MODULE]
+
+
+def _by_name(records: list[Mapping[str, Any]]) -> dict[str, NodeView]:
+    return {node.name: node for node in map(_node, records)}
+
+
+def _by_number(records: list[Mapping[str, Any]]) -> dict[int, JobView]:
+    return {job.id: job for job in map(_job, records)}
 
 
 def _node(record: Mapping[str, Any]) -> NodeView:
-    states = frozenset(word.upper() for word in _words(record.get("state")))
-    partitions = _words(record.get("partitions"))
-    return NodeView(str(record["name"]), states, _words(record.get("features")), partitions)
+    states = frozenset(word.upper() for word in words(record.get("state")))
+    return NodeView(
+        str(record["name"]),
+        states,
+        frozenset(words(record.get("features"))),
+        frozenset(words(record.get("partitions"))),
+    )
 
 
 def _job(record: Mapping[str, Any]) -> JobView:
@@ -139,14 +192,3 @@ def _job(record: Mapping[str, Any]) -> JobView:
     state = states if isinstance(states, str) else str(states[0])
     licences, priority = str(record.get("licenses") or ""), jobs.number(record.get("priority"))
     return JobView(int(record["job_id"]), state, int(record.get("user_id") or 0), licences, priority == 0)
-
-
-def _bound_node(name: str, node: Any) -> NodeView:
-    states = frozenset(word.upper() for word in _words(node.state))
-    return NodeView(name, states, _words(node.available_features), _words(node.partitions))
-
-
-def _bound_job(number: int, job: Any) -> JobView:
-    licences = job.licenses
-    text = ",".join(licences) if isinstance(licences, list | tuple) else str(licences or "")
-    return JobView(number, str(job.state), int(job.user_id), text, job.priority == 0)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import difflib
 import glob
 from collections.abc import Iterator
 from pathlib import Path
 
 from qtandem.core import accounts, doctoring
 from qtandem.core.installing import Check, digest
-from qtandem.core.resources import Catalog
+from qtandem.core.resources import Catalog, Resource
 from qtandem.core.settings import Settings
-from qtandem.slurm import conf, licences, rights
+from qtandem.slurm import conf, control, licences, rights
+from qtandem.slurm.commands import Client
 from qtandem.slurm.install import Installer
-from qtandem.slurm.manager import Client
 
 OLDEST = (24, 11, 0)
 INSTALL = "qtandem install slurm --apply"
@@ -34,7 +36,8 @@ class _Doctor:
         everywhere = [self._version, self._hooks, self._option, self._daemon]
         if not self._installer.is_controller():
             return everywhere
-        return [*everywhere, self._lua, self._controller, self._accounting, self._licences, self._users]
+        here = [self._lua, self._controller, self._reach, self._accounting, self._licences, self._users]
+        return [*everywhere, *here]
 
     def _version(self) -> Iterator[Check]:
         text = self._client.run_sync("scontrol", "--version").stdout.strip()
@@ -110,6 +113,16 @@ class _Doctor:
         )
         yield Check("AccountingStorageType", ok, storage or "none", fix)
 
+    def _reach(self) -> Iterator[Check]:
+        """Are the partitions and nodes of `reachable_from` Slurm's?"""
+        used, lack = asyncio.run(control.choose(self._slurm))
+        yield Check("pyslurm", None if lack else True, f"{lack}; scontrol --json does its part" if lack else "it fits")
+        nodes = asyncio.run(used.nodes())
+        partitions = {name for node in nodes.values() for name in node.partitions}
+        for resource in self._catalog.resources.values():
+            yield from _reached(resource, "partitions", resource.reach.partitions, partitions)
+            yield from _reached(resource, "nodes", resource.reach.nodes, set(nodes))
+
     def _users(self) -> Iterator[Check]:
         yield from accounts.checks(self._settings.daemon, rights.commands(self._slurm))
 
@@ -139,3 +152,14 @@ class _Doctor:
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",")]
+
+
+def _reached(resource: Resource, kind: str, asked: frozenset[str], known: set[str]) -> Iterator[Check]:
+    strange = sorted(asked - known)
+    name = f"reach of {resource.name}"
+    if strange:
+        near = difflib.get_close_matches(strange[0], known, 1)
+        fix = f"Mend reachable_from.{kind} of {resource.name}." + (f" Did you mean {near[0]}?" if near else "")
+        yield Check(name, False, f"no {kind} of Slurm: {', '.join(strange)}", fix)
+    elif asked:
+        yield Check(name, True, f"{kind} {', '.join(sorted(asked))}")

@@ -21,7 +21,7 @@ from qtandem.core.installing import Change, ChangeState, HostFiles, Step, assemb
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.slurm import conf, rights
-from qtandem.slurm.manager import Client
+from qtandem.slurm.commands import Client
 from qtandem.slurm.records import Records
 
 SOURCE = Path(__file__).parent

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
-from qtandem.core.manager_commands import ManagerCommands
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
-from qtandem.slurm import jobs, licences
+from qtandem.slurm import control, jobs, licences
+from qtandem.slurm.commands import Client, SlurmSettings
 from qtandem.slurm.jobs import Record
 from qtandem.slurm.licences import Licence
 from qtandem.slurm.placing import Placing
@@ -23,39 +22,6 @@ ROUNDS = 3
 PUSH_READS, PUSH_PAUSE_S = 5, 0.02
 KICKS_A_NATIVE, KICKS = 2, 16
 IDS_A_CALL = 500
-_UNREACHABLE = (
-    "unable to contact", "connection refused", "connect failure", "persistent connection", "timed out",
-    "zero bytes", "could not establish", "protocol authentication",
-)  # fmt: skip
-
-
-class SlurmSettings(Protocol):
-    """What this manager needs of its section in the configuration.
-
-    `options`: `conf` is the path of slurm.conf where it is not the default.
-    """
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def server(self) -> str: ...
-    @property
-    def bin_dir(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
-
-
-def environment(settings: SlurmSettings) -> dict[str, str]:
-    """What Slurm's commands need in their environment to be read by us."""
-    conf = settings.options.get("conf")
-    return {"SLURM_BITSTR_LEN": "0", "SLURM_TIME_FORMAT": "standard"} | ({"SLURM_CONF": conf} if conf else {})
-
-
-class Client(ManagerCommands):
-    """Slurm's commands."""
-
-    def __init__(self, settings: SlurmSettings, start: Start = start_child) -> None:
-        super().__init__(settings.bin_dir, environment(settings), _UNREACHABLE, start)
 
 
 class SlurmManager(Placing):
@@ -75,7 +41,9 @@ class SlurmManager(Placing):
         self._server = settings.server
         self._natives = dict(natives)
         self._names = {native: name for name, native in natives.items()}
+        self._settings, self._start = settings, start
         self._client = Client(settings, start)
+        self._chosen: control.Control | None = None
         self._writing = asyncio.Lock()
 
     def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:
@@ -182,9 +150,21 @@ class SlurmManager(Placing):
         if known is None or known.state is JobState.ENDED:
             return
         pending = known.state is JobState.PENDING
-        await self._client.run("scontrol", "uhold" if pending else "requeuehold", jobs.target(job))
+        if not pending:
+            await self._client.run("scontrol", "requeuehold", jobs.target(job))
+        elif job.index is None:
+            await (await self._control()).hold(int(job.job))
+        else:
+            # pyslurm knows an element only once it has a number of its own.
+            await self._client.run("scontrol", "uhold", jobs.target(job))
         text = jobs.comment_with(known.comment, comment)
         await self._client.run("scontrol", "update", f"jobid={jobs.target(job)}", f"comment={text}")
+
+    async def _control(self) -> control.Control:
+        if self._chosen is None:
+            launched = self._start is not start_child
+            self._chosen, _ = await control.choose(self._settings, self._start, launched=launched)
+        return self._chosen
 
     async def delay(self, job: JobId, seconds: float) -> None:
         when = f"now+{max(1, round(seconds))}" if seconds > 0 else "now"

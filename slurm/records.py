@@ -9,7 +9,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step
 from qtandem.core.resources import Catalog
 from qtandem.slurm import licences
-from qtandem.slurm.manager import Client, SlurmSettings
+from qtandem.slurm.commands import Client, SlurmSettings
 
 
 class Records:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 from qtandem.core.accounts import MORE, Commands
-from qtandem.slurm.manager import SlurmSettings, environment
+from qtandem.slurm import control
+from qtandem.slurm.commands import SlurmSettings, environment
 
 
 def commands(settings: SlurmSettings) -> Commands:
     """The section of root's file for this cluster."""
     server = f"server={settings.server}"
     change = ("-i", "modify", "resource", "where", "name=*", server, "set")
-    allow = {
+    allow: dict[str, tuple[tuple[str, ...], ...]] = {
         "scontrol": (
             ("-o", "show", "lic"),
             ("uhold", "*"),
@@ -37,7 +39,13 @@ def commands(settings: SlurmSettings) -> Commands:
         "squeue": ((MORE,),),
         "sbatch": (("--test-only", MORE),),
     }
-    return Commands("slurm", environment(settings), {name: _path(settings, name) for name in allow}, allow)
+    paths = {name: _path(settings, name) for name in allow}
+    if control.installed():
+        allow["scontrol"] = (*allow["scontrol"], ("--version",))
+        calls = (("fits", "*"), ("nodes",), ("jobs",), ("hold", "*"), ("release", "*"))
+        allow[control.PROGRAM] = tuple((*control.arguments(), *call) for call in calls)
+        paths[control.PROGRAM] = sys.executable
+    return Commands("slurm", environment(settings), paths, allow)
 
 
 def _path(settings: SlurmSettings, name: str) -> str:

@@ -3,73 +3,84 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
-from qtandem.slurm.control import ByBindings, ByCommands, Control, NodeView, bindings, choose
+from qtandem.slurm import control as chosen
+from qtandem.slurm.commands import Client
+from qtandem.slurm.control import ByBindings, ByCommands, Control, NodeView, Preferring, choose
+from qtandem.slurm.manager import SlurmManager
+from tests.fakes.slurm.cluster import FakeSlurm
+
+# pyslurm as far as we call it, over the fake's state.
+MODULE = """
+import os
+from types import SimpleNamespace
 from tests.fakes.slurm import program
 from tests.fakes.slurm.cluster import FakeSlurm
 
+__version__ = {version!r}
+if {broken!r}:
+    raise RuntimeError("Slurm version mismatch: requires Slurm 25.11, found 24.11")
+fake = FakeSlurm.at({folder!r})
 
-def _module(fake: FakeSlurm) -> Any:
-    """pyslurm 25.11.2 as far as we call it, over the fake's state."""
+class RPCError(RuntimeError):
+    pass
 
-    class RPCError(RuntimeError):
-        pass
+def answering():
+    if {crash!r}:
+        os.abort()
+    with fake.state() as state:
+        if "slurmctld" in state["down"]:
+            raise RPCError("Unable to contact slurm controller (connect failure)")
 
-    def answering() -> None:
-        with fake.state() as state:
-            if "slurmctld" in state["down"]:
-                raise RPCError("Unable to contact slurm controller (connect failure)")
-
-    class Job:
-        def __init__(self, number: int) -> None:
-            self.number = number
-
-        def hold(self, mode: str | None = None) -> None:
-            self._set({"user": "uhold"}[mode or "admin"])
-
-        def release(self) -> None:
-            self._set("release")
-
-        def _set(self, action: str) -> None:
-            answering()
-            with fake.state() as state:
-                found = [job for job in state["jobs"] if job["job_id"] == self.number]
-                if not found:
-                    raise RPCError("Invalid job id specified")
-                program.control(found[0], action)
-
-    def nodes() -> dict[str, Any]:
+class Job:
+    def __init__(self, number):
+        self.number = number
+    def hold(self, mode=None):
+        self._set({{"user": "uhold"}}[mode or "admin"])
+    def release(self):
+        self._set("release")
+    def _set(self, action):
         answering()
         with fake.state() as state:
-            return {
-                node["name"]: SimpleNamespace(
-                    state="+".join(node["state"]), available_features=node["features"], partitions=node["partitions"]
-                )
-                for node in state["nodes"]
-            }
+            found = [job for job in state["jobs"] if job["job_id"] == self.number]
+            if not found:
+                raise RPCError("Invalid job id specified")
+            program.control(found[0], action)
 
-    def jobs() -> dict[int, Any]:
-        answering()
-        with fake.state() as state:
-            return {
-                job["job_id"]: SimpleNamespace(
-                    state=job["job_state"][0],
-                    user_id=job["user_id"],
-                    licenses=[part for part in job["licenses"].split(",") if part],
-                    priority=program.value_of(job["priority"]),
-                )
-                for job in state["jobs"]
-            }
+def nodes():
+    answering()
+    with fake.state() as state:
+        return {{
+            node["name"]: SimpleNamespace(
+                state="+".join(node["state"]), available_features=node["features"], partitions=node["partitions"]
+            )
+            for node in state["nodes"]
+        }}
 
-    loads = {name: SimpleNamespace(load=load) for name, load in (("Nodes", nodes), ("Jobs", jobs))}
-    return SimpleNamespace(**loads, Job=Job, RPCError=RPCError, __version__="24.11.0")
+def jobs():
+    answering()
+    with fake.state() as state:
+        return {{
+            job["job_id"]: SimpleNamespace(
+                state=job["job_state"][0],
+                user_id=job["user_id"],
+                licenses=[part for part in job["licenses"].split(",") if part],
+                priority=program.value_of(job["priority"]),
+            )
+            for job in state["jobs"]
+        }}
+
+if not {old!r}:
+    Nodes, Jobs = SimpleNamespace(load=nodes), SimpleNamespace(load=jobs)
+"""
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -82,69 +93,113 @@ def settings(fake: FakeSlurm) -> ManagerSettings:
     return ManagerSettings(cluster="lab", bin_dir=str(fake.bin))
 
 
+@pytest.fixture
+def pyslurm(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pyslurm that fits, as the processes of the bindings import it."""
+    place = tmp_path / "modules"
+    place.mkdir()
+    for entry in (str(ROOT), str(place)):
+        monkeypatch.syspath_prepend(entry)
+    _write(place, fake)
+    return place
+
+
+def _write(place: Path, fake: FakeSlurm, version: str = "24.11.0", **what: bool) -> None:
+    flags = {name: what.get(name, False) for name in ("broken", "crash", "old")}
+    (place / "pyslurm.py").write_text(MODULE.format(version=version, folder=str(fake.folder), **flags))
+    importlib.invalidate_caches()
+
+
 @pytest.fixture(params=["commands", "pyslurm's form"])
-def control(request: pytest.FixtureRequest, fake: FakeSlurm, settings: ManagerSettings) -> Control:
-    return ByCommands(settings) if request.param == "commands" else ByBindings(_module(fake))
+def control(request: pytest.FixtureRequest, settings: ManagerSettings, pyslurm: Path) -> Control:
+    return ByCommands(Client(settings)) if request.param == "commands" else ByBindings(settings)
 
 
-def test_nodes(control: Control) -> None:
-    assert control.nodes() == {
+async def test_nodes(control: Control) -> None:
+    assert await control.nodes() == {
         "c1": NodeView("c1", frozenset({"IDLE"}), frozenset({"qpu", "fast"}), frozenset({"main"})),
         "c2": NodeView("c2", frozenset({"MIXED", "DRAIN"}), frozenset(), frozenset({"main", "big"})),
     }
 
 
-def test_jobs_hold_and_release(control: Control, fake: FakeSlurm) -> None:
+async def test_jobs_hold_and_release(control: Control, fake: FakeSlurm) -> None:
     fake.submit(1, "fez@qtandem:1,matlab:2")
     fake.submit(2)
-    seen = control.jobs()
+    seen = await control.jobs()
     assert sorted(seen) == [1, 2]
     assert (seen[1].state, seen[1].user_id, seen[1].licences) == ("PENDING", 1000, "fez@qtandem:1,matlab:2")
-    control.hold(1)
-    assert (control.jobs()[1].held, control.jobs()[2].held) == (True, False)
-    control.release(1)
-    assert not control.jobs()[1].held
+    await control.hold(1)
+    assert [(await control.jobs())[number].held for number in (1, 2)] == [True, False]
+    await control.release(1)
+    assert not (await control.jobs())[1].held
 
 
-def test_failures_are_told_apart(control: Control, fake: FakeSlurm) -> None:
+async def test_failures_are_told_apart(control: Control, fake: FakeSlurm) -> None:
     with pytest.raises(QtandemError) as caught:
-        control.hold(99)
+        await control.hold(99)
     assert caught.value.code == "command-failed"
     fake.down("slurmctld")
     for call in (control.nodes, control.jobs):
         with pytest.raises(QtandemError) as caught:
-            call()
+            await call()
         assert caught.value.code == "manager-unreachable"
 
 
-def test_pyslurm_is_used_only_where_its_version_fits(
-    settings: ManagerSettings, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
+async def test_pyslurm_is_used_only_where_its_version_fits(
+    settings: ManagerSettings, fake: FakeSlurm, pyslurm: Path
 ) -> None:
-    module = _module(fake)
-    monkeypatch.setattr(importlib, "import_module", lambda _: module)
-    assert isinstance(choose(settings)[0], ByBindings)
-    module.__version__ = "25.11.2"
-    control, reason = choose(settings)
+    assert isinstance((await choose(settings))[0], Preferring)
+    for what, words in (
+        ({"version": "25.11.2"}, "25.11.2 is not for Slurm 24.11"),
+        ({"old": True}, "old form"),
+        ({"broken": True}, "version mismatch"),
+    ):
+        _write(pyslurm, fake, **what)  # type: ignore[arg-type]
+        control, reason = await choose(settings)
+        assert isinstance(control, ByCommands)
+        assert words in reason
+
+
+async def test_a_host_without_it_says_so(settings: ManagerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chosen, "installed", lambda: False)
+    control, reason = await choose(settings)
     assert isinstance(control, ByCommands)
-    assert "25.11.2 is not for Slurm 24.11" in reason
-    del module.Nodes
-    assert "old form" in choose(settings)[1]
-
-    def mismatch(_: str) -> None:
-        raise RuntimeError("Slurm version mismatch: requires Slurm 25.11, found 24.11")
-
-    monkeypatch.setattr(importlib, "import_module", mismatch)
-    assert "version mismatch" in choose(settings)[1]
+    assert reason == "pyslurm is not installed"
 
 
-def test_the_real_pyslurm_shows_what_the_commands_show() -> None:
+async def test_the_daemon_goes_on_with_the_commands_when_pyslurm_crashes(
+    settings: ManagerSettings, fake: FakeSlurm, pyslurm: Path
+) -> None:
+    """Holding is the daemon's own use of it."""
+    manager = SlurmManager(settings, {"fez": "fez"})
+    fake.submit(7, "fez@qtandem:1")
+    fake.submit(8, "fez@qtandem:1")
+    await manager.hold(JobId("slurm", "lab", "7"), "why")
+    assert fake.calls_of("scontrol")[-1][:2] == ["update", "jobid=7"]
+    assert not [call for call in fake.calls_of("scontrol") if call[0] == "uhold"]
+    _write(pyslurm, fake, crash=True)
+    await manager.hold(JobId("slurm", "lab", "8"), "why")
+    assert [call for call in fake.calls_of("scontrol") if call[0] == "uhold"] == [["uhold", "8"]]
+    assert (fake.job(7)["state_reason"], fake.job(8)["state_reason"]) == ("JobHeldUser", "JobHeldUser")
+
+
+async def test_the_real_pyslurm_shows_and_does_what_the_commands_do() -> None:
+    """On a host of a cluster; QTANDEM_PYSLURM_JOB names a pending job that may be held and released."""
     settings = ManagerSettings(cluster="any")
     try:
-        module, lack = bindings(settings)
+        used, lack = await choose(settings)
     except QtandemError as error:
-        module, lack = None, error.message
-    if module is None:
+        used, lack = None, error.message
+    if lack:
         pytest.skip(f"no pyslurm that fits: {lack}")
-    ours, theirs = ByCommands(settings), ByBindings(module)
-    assert theirs.nodes() == ours.nodes()
-    assert theirs.jobs() == ours.jobs()
+    assert isinstance(used, Preferring)
+    ours, theirs = ByCommands(Client(settings)), ByBindings(settings)
+    assert await theirs.nodes() == await ours.nodes()
+    assert await theirs.jobs() == await ours.jobs()
+    job = int(os.environ.get("QTANDEM_PYSLURM_JOB") or 0)
+    if job:
+        for first, second in ((theirs, ours), (ours, theirs)):
+            await first.hold(job)
+            assert [(await each.jobs())[job].held for each in (ours, theirs)] == [True, True]
+            await second.release(job)
+            assert [(await each.jobs())[job].held for each in (ours, theirs)] == [False, False]

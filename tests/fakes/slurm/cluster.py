@@ -27,7 +27,7 @@ class FakeSlurm:
     """The cluster as its admin and its jobs change it; jobs are told by number."""
 
     def __init__(self, folder: Path, version: str = "24.11.5", cluster: str = "lab") -> None:
-        self.bin, self._path = folder / "bin", folder / "state.json"
+        self._at(folder)
         self.bin.mkdir(parents=True)
         state: dict[str, Any] = {
             "version": version, "cluster": cluster, "resources": {}, "jobs": [], "users": {}, "config": {},
@@ -42,6 +42,16 @@ class FakeSlurm:
             script = self.bin / name
             script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -SE "{PROGRAM}" "{self._path}" {name} "$@"\n')
             script.chmod(0o755)
+
+    def _at(self, folder: Path) -> None:
+        self.folder, self.bin, self._path = folder, folder / "bin", folder / "state.json"
+
+    @classmethod
+    def at(cls, folder: str) -> FakeSlurm:
+        """The cluster that another process has made."""
+        found = cls.__new__(cls)
+        found._at(Path(folder))
+        return found
 
     @contextmanager
     def state(self) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Change, ChangeState
-from qtandem.core.resources import Catalog, Resource
+from qtandem.core.resources import Catalog, Reach, Resource
 from qtandem.core.settings import Settings
 from qtandem.slurm import conf, doctor
 from qtandem.slurm.install import Installer
@@ -208,6 +208,20 @@ def test_the_doctor_names_what_is_wrong_and_the_fix(site: Site, monkeypatch: pyt
     checks = {check.name: check for check in doctor.check(site.settings, CATALOG)}
     assert "written by others" in checks["hook prolog"].detail
     assert "is not what" in checks["hook epilog"].detail
+
+
+def test_the_doctor_knows_partitions_and_nodes_that_slurm_has_not(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "ctl")
+    reaches = {"fez": Reach.of(["main", "big"], "c[1-2]"), "iqm": Reach.of(["mian"], "c[1-3]"), "sim": Reach()}
+    catalog = Catalog({name: Resource(name, "simulator", name, reach=reach) for name, reach in reaches.items()})
+    checks = [check for check in doctor.check(site.settings, catalog) if check.name.startswith("reach of ")]
+    assert [(check.name, check.ok) for check in checks] == [
+        ("reach of fez", True), ("reach of fez", True), ("reach of iqm", False), ("reach of iqm", False),
+    ]  # fmt: skip
+    assert (checks[2].detail, checks[2].fix) == (
+        "no partitions of Slurm: mian", "Mend reachable_from.partitions of iqm. Did you mean main?",
+    )  # fmt: skip
+    assert checks[3].detail == "no nodes of Slurm: c3"
 
 
 @pytest.mark.parametrize(
