@@ -227,14 +227,15 @@ def write_file(path: Path, data: bytes, mode: int) -> None:
 def assembled(text: str, own: Path | None = None) -> str:
     """The hook with the shared parts in place of its lines `# qtandem:include NAME`.
 
-    Parts are in `core/hookparts/`, or in `own`, the folder of the manager's hooks.
+    Parts are in `core/hookparts/`, or in `own`, the folder of the manager's hooks; a part may have parts.
     """
     lines = []
     for line in text.splitlines():
         mark, _, name = line.partition("qtandem:include ")
         if mark == "# " and name:
             part = HOOK_PARTS / name.strip()
-            lines.append((part if own is None or part.exists() else own / name.strip()).read_text().rstrip("\n"))
+            found = part if own is None or part.exists() else own / name.strip()
+            lines.append(assembled(found.read_text(), own).rstrip("\n"))
         else:
             lines.append(line)
     return "\n".join(lines) + "\n"

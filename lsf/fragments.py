@@ -78,14 +78,15 @@ def hooks(folder: Path) -> dict[str, str]:
     return {
         "PRE_EXEC": str(folder / "pre_exec"),
         "POST_EXEC": str(folder / "post_exec"),
-        "JOB_STARTER": f'{folder / "jobstarter.qpu"} "%USRCMD"',
+        # Read by the job's shell: LSF puts the job's command behind it as it is, quotes and all.
+        "JOB_STARTER": f". {folder / 'jobstarter.qpu'} ;",
     }
 
 
 def profile(minutes: int) -> dict[str, str]:
     """An application profile for jobs with a QPU: what LSF can be told for them alone.
 
-    `minutes`: longer than the longest start. The hooks themselves stay in the queues, where LSF runs them as root.
+    `minutes`: longer than the longest start. The hooks themselves stay in the queues, where no user can leave them out.
     """
     return {
         "NAME": PROFILE,
@@ -132,5 +133,9 @@ def administrators(text: str) -> set[str]:
 
 
 def lacking(have: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Settings that a queue or profile has not, or has otherwise."""
-    return {name: value for name, value in wanted.items() if have.get(name) != value}
+    """Settings that a queue or profile has not, or has otherwise; behind our job starter the site's own may follow."""
+    return {
+        name: value
+        for name, value in wanted.items()
+        if have.get(name) != value and not (name == "JOB_STARTER" and have.get(name, "").startswith(value))
+    }

@@ -41,7 +41,7 @@ HOOK_FILES: tuple[tuple[str, str, int], ...] = (
     ("pre_exec", "sh", 0o755),
     ("post_exec", "sh", 0o755),
     ("qtandem_lsf.py", "python", 0o644),
-    ("jobstarter.qpu", "sh", 0o755),
+    ("jobstarter.qpu", "sh", 0o644),
 )
 SUDOERS = Path("/etc/lsf.sudoers")
 RECONFIGURE = "then: lsadmin reconfig; badmin mbdrestart"
@@ -202,7 +202,6 @@ class Installer:
             "lsf.shared": fragments.section("Resource", shared),
             "lsf.cluster": fragments.section("ResourceMap", located),
             "lsb.queues": fragments.settings(hooks) + "\n",
-            "lsf.sudoers": "LSB_PRE_POST_EXEC_USER=root\n",
         }
         if self.has_mesub():
             reserved = "RESOURCE METHOD\n" + fragments.reservations(names)
@@ -218,7 +217,7 @@ class Installer:
 
     def site_changes(self) -> Iterator[Change]:
         """What LSF's own files need, done or for the admin's hand: most of it where this host can be the master."""
-        yield self._as_root()
+        yield self._as_user()
         if not self.is_master():
             return
         yield self._shared()
@@ -228,11 +227,15 @@ class Installer:
         yield self._once_a_job()
         yield from self._settings_of_lsf()
 
-    def _as_root(self) -> Change:
-        user = site.conf(SUDOERS).get("LSB_PRE_POST_EXEC_USER")
-        title = f"{SUDOERS} (root's, mode 600) has pre_exec and post_exec run as root on this host"
-        detail = "" if user == "root" else "LSB_PRE_POST_EXEC_USER=root\nthen: badmin hrestart all"
-        return _by_hand("sudoers", title, detail)
+    def _as_user(self) -> Change:
+        user = site.conf(SUDOERS).get("LSB_PRE_POST_EXEC_USER", "")
+        detail = (
+            f"{SUDOERS} has LSB_PRE_POST_EXEC_USER={user}. LSF gives these commands the environment of the job,\n"
+            f"LD_PRELOAD among it, so whoever submits a job can run what he likes as {user} on this host.\n"
+            "qtandem does not need the line; if no other hook of the site does, take it out."
+        )
+        title = "pre_exec and post_exec run as the job's user on this host"
+        return _by_hand("user", title, detail if user else "", optional=True)
 
     def _shared(self) -> Change:
         path = self.site_file("lsf.shared")
@@ -265,16 +268,12 @@ class Installer:
         lines = []
         for name, value in missing.items():
             own = have.get(name)
-            if own and str(self.hooks) not in own:
-                lines.append(f"its {name} is {own}")
-                lines.append(
-                    "set options.starter in [managers.lsf] to that script, install again, then:"
-                    if name == "JOB_STARTER"
-                    else f"call ours from it, as root, and pass on its exit status: {value}"
-                )
-                if name != "JOB_STARTER":
-                    continue
-            lines.append(f"{name} = {value}")
+            if not own or str(self.hooks) in own:
+                lines.append(f"{name} = {value}")
+            elif name == "JOB_STARTER":
+                lines.append(f"{name} = {value} {own}")
+            else:
+                lines += [f"its {name} is {own}", f"call ours from it, and pass on its exit status: {value}"]
         return "\n".join(lines)
 
     def _administrator(self) -> Change:
@@ -338,12 +337,10 @@ class Installer:
             "BEAT": str(daemon.runtime_dir / "heartbeat.lsf"),
             "SENSORS": options.get("sensors") or str(SENSORS),
             "NAMES": str(daemon.runtime_dir / "names"),
-            "RUNS": str(daemon.runtime_dir / "runs"),
             "HOOKS": str(self.hooks),
             "PYTHON": _python(),
             "DEADLINE_MS": round(timing.submit_ms),
             "SITE_ESUB": options.get("esub", ""),
-            "SITE_STARTER": options.get("starter", ""),
             "PROFILE": self.profile(),
             "KNOWN": [one.native for one in self._catalog.resources.values()],
             "LIMIT": round(timing.deadman_s),

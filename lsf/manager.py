@@ -19,9 +19,9 @@ from qtandem.core.pauses import Pauses
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
 from qtandem.lsf import records, requirements, site
+from qtandem.lsf.jobs import Jobs, none_found
 from qtandem.lsf.records import Record
 
-IDS_A_CALL = 200
 KEPT_UIDS_S = 600.0
 # Of a user that this host does not know: no lease can be of use to that job here.
 NO_UID = 2**32 - 2
@@ -34,8 +34,6 @@ _UNREACHABLE = (
     "cannot connect to", "failed in an lsf library call", "connection refused", "cannot find the master",
     "open lsf.conf", "open file lsf.conf", "lsf base system is down", "internal library error", "mbatchd is down",
 )  # fmt: skip
-_NONE_FOUND = ("no unfinished job found", "no job found", "is not found", "no matching job found")
-_NO_JSON = ("illegal option", "invalid option", "unknown option", "usage: bjobs")
 
 
 class LsfSettings(Protocol):
@@ -77,6 +75,7 @@ class LsfManager:
     capabilities = ManagerCapabilities(
         attempts=False,
         hooks_on_nodes=True,
+        hooks_as_owner=True,
         limits={"attempts": "LSF does not tell how often a job was started; the daemon counts"},
     )
 
@@ -95,13 +94,13 @@ class LsfManager:
         self._natives = dict(natives)
         self._names = {native: name for name, native in natives.items()}
         self._client = Client(settings, start)
+        self._jobs = Jobs(self._client)
         self._clock = clock
         self._sensors = Path(settings.options.get("sensors") or SENSORS)
         self._pauses = Pauses(Path(settings.options.get("state") or STATE))
         self._values: dict[str, int] = {}
         self._since: dict[str, tuple[int, float]] = {}
         self._uids: dict[str, tuple[float, int]] = {}
-        self._json: bool | None = None
         self._timers: dict[JobId, asyncio.TimerHandle] = {}
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -146,7 +145,7 @@ class LsfManager:
 
     async def sensors(self) -> dict[str, int]:
         natives = sorted(self._natives.values())
-        return records.free_values((await self._client.run("bhosts", "-s")).stdout, natives) if natives else {}
+        return records.shared_values((await self._client.run("bhosts", "-s")).stdout, natives) if natives else {}
 
     async def kick(self, natives: Iterable[str]) -> None:
         """LSF looks at its jobs by itself when a value has come to it, and by no command sooner."""
@@ -156,9 +155,7 @@ class LsfManager:
         ours = [job for job in dict.fromkeys(ids) if job.manager == self.name and job.cluster == self.cluster]
         out: dict[JobId, Job | None] = dict.fromkeys(ids)
         numbers = [number for number in dict.fromkeys(job.job for job in ours) if number.isdigit()]
-        found: list[Record] = []
-        for first in range(0, len(numbers), IDS_A_CALL):
-            found += await self._records(*numbers[first : first + IDS_A_CALL])
+        found = await self._jobs.of(numbers)
         uids = await self._known({record.user for record in found})
         for job in ours:
             mine = [record for record in found if record.job == job.job and record.index == (job.index or 0)]
@@ -173,7 +170,7 @@ class LsfManager:
         """Also lets go those whose pause is over, which a restart of the daemon could have forgotten."""
         if not self._natives:
             return []
-        found = records.asking(record for record in await self._records() if record.state is JobState.PENDING)
+        found = records.asking(record for record in await self._jobs.unfinished() if record.state is JobState.PENDING)
         uids = await self._known({record.user for record in found})
         ids = {self._id(record): record for record in found}
         now = self._clock()
@@ -183,46 +180,6 @@ class LsfManager:
         self._pauses.keep_only(ids, now)
         seen = [self._job(job, record, uids) for job, record in ids.items()]
         return [job for job in seen if job.grants]
-
-    async def _records(self, *numbers: str) -> list[Record]:
-        """All unfinished jobs, or those with these numbers."""
-        if self._json is not False:
-            try:
-                return await self._by_json(numbers)
-            except CommandError as error:
-                if not any(words in f"{error.stderr} {error.stdout}".lower() for words in _NO_JSON):
-                    raise
-            self._json = False
-        wide, long = await asyncio.gather(self._bjobs("-w", *numbers), self._bjobs("-l", *numbers))
-        return records.from_texts(wide, long)
-
-    async def _by_json(self, numbers: Sequence[str]) -> list[Record]:
-        text = await self._bjobs("-json", "-o", " ".join(records.FIELDS), *numbers)
-        self._json = True
-        if not text.strip():
-            return []
-        try:
-            return records.from_json(text)
-        except (ValueError, KeyError, TypeError) as error:
-            if len(numbers) == 1:
-                # Its own words hide it, and nobody else.
-                return []
-            each = numbers or await self._numbers()
-            if len(each) == 1 and not numbers:
-                return []
-            if not each:
-                raise QtandemError("manager-unreachable", "bjobs' answer is no JSON", cause=str(error)) from error
-            return [record for number in each for record in await self._by_json((number,))]
-
-    async def _numbers(self) -> list[str]:
-        said = await self._bjobs("-noheader", "-o", "jobid")
-        return list(dict.fromkeys(word for word in said.split() if word.isdigit()))
-
-    async def _bjobs(self, *arguments: str) -> str:
-        done = await self._client.run("bjobs", "-u", "all", *arguments, check=False)
-        if done.exit != 0 and not any(words in f"{done.stderr} {done.stdout}".lower() for words in _NONE_FOUND):
-            raise CommandError(f"bjobs ended with status {done.exit}", done.argv, done.exit, done.stdout, done.stderr)
-        return done.stdout
 
     def _id(self, record: Record) -> JobId:
         return JobId(self.name, self.cluster, record.job, record.index or None)
@@ -260,9 +217,10 @@ class LsfManager:
         if found is None or found.state is JobState.ENDED:
             return
         self._forget_timer(job)
-        if found.state is not JobState.PENDING:
+        if found.state is JobState.PENDING:
+            await self._stop(job)
+        else:
             await self._client.run("brequeue", "-H", _target(job))
-        await self._stop(job)
         self._pauses.set(job, 0.0, comment)
         if self._client.has("bpost"):
             await self._client.run("bpost", "-d", " ".join(comment.split())[:500], _target(job))
@@ -302,7 +260,7 @@ class LsfManager:
             await self._client.run("bresume", _target(job))
         except CommandError as error:
             said = f"{error.stderr} {error.stdout}".lower()
-            if not any(words in said for words in (*_NONE_FOUND, "not suspended", "already finished", "already")):
+            if not none_found(error) and "already" not in said and "not been suspended" not in said:
                 raise
         self._pauses.forget(job)
 

@@ -1,12 +1,11 @@
 #!/usr/bin/python3
-"""LSF's calls to qtandem on a host: `start` and `end` of a job, and `news` for the elim.
+"""LSF's calls to qtandem on a host: `start`, `environment` and `end` of a job, and `news` for the elim.
 
-Runs as `python3 -I` on Python 3.6 with the standard library alone. All addresses are the constants below;
-none comes from the environment, which may carry what a user chose.
+Runs as `python3 -I` on Python 3.6 with the standard library alone, as the job's user: LSF gives what it runs as root
+the environment of the job, LD_PRELOAD among it. All addresses are the constants below.
 """
 
 import os
-import pwd
 import re
 import signal
 import sys
@@ -16,14 +15,13 @@ import time
 # qtandem:settings (written by `qtandem install lsf`)
 CLUSTER = ""
 SOCKET = "/run/qtandem/qtandem.sock"
-RUNS = "/run/qtandem/runs"
 CALL_S = 10
 DAEMON_DOWN_S = 40
 REFUSED_PAUSE_S = 30
 TOTAL_S = 900
 # qtandem:end
 # qtandem:include calls.py
-# qtandem:include handover.py
+# qtandem:include lines.py
 
 # What LSF does with a pre-execution status: 0 runs the job, 99 ends it, any other has it wait again.
 RUN, AGAIN = 0, 75
@@ -48,19 +46,11 @@ class Job:
         self.index = int(index) or None
         self.queue = variables.get("LSB_QUEUE", "")
 
-    @property
-    def name(self):
-        return "lsf-%s" % self.id + ("" if self.index is None else ".%d" % self.index)
-
     def body(self):
         return {"manager": "lsf", "cluster": CLUSTER, "job": self.id, "index": self.index}
 
-
-def started(job, run):
-    """Leave the environment of the run for the job starter, to the run's own user alone."""
-    answer = call("GET", "/v1/runs/%s/environment" % run)
-    user = pwd.getpwuid(answer["uid"])
-    write_environment(job.name, user.pw_uid, user.pw_gid, environment_lines(answer.get("env", {}), say))
+    def path(self):
+        return "/v1/runs/lsf:%s:%s/environment" % (CLUSTER, self.id + ("_%d" % self.index if self.index else ""))
 
 
 def start(job, clock=time.monotonic, sleep=time.sleep):
@@ -73,8 +63,6 @@ def start(job, clock=time.monotonic, sleep=time.sleep):
         try:
             answer = call("POST", "/v1/start", body)
             if answer.get("verdict") == "admit":
-                if answer.get("run"):
-                    started(job, answer["run"])
                 return RUN
         except Refused as error:
             say("job %s is refused: %s" % (job.id, error))
@@ -95,6 +83,25 @@ def start(job, clock=time.monotonic, sleep=time.sleep):
     return give_up(job)
 
 
+def environment(job, clock=time.monotonic, sleep=time.sleep):
+    """Print the environment of the run, a variable a line. A daemon that is away just now is waited for."""
+    began = clock()
+    while True:
+        try:
+            answer = call("GET", job.path())
+            sys.stdout.write(environment_lines(answer.get("env", {}), say))
+            return 0
+        except Refused as error:
+            sys.stderr.write("qtandem: the job cannot use its QPU: %s\n" % " ".join(str(error).split()))
+            sys.stderr.write("qtandem: ask for a QPU by its name, so that esub.qpu sees it: bsub -a 'qpu(NAME)' ...\n")
+            return 1
+        except (OSError, Deadline) as error:
+            if clock() - began >= DAEMON_DOWN_S:
+                sys.stderr.write("qtandem: the job cannot use its QPU, qtandemd does not answer: %s\n" % error)
+                return 1
+        sleep(1.0)
+
+
 def give_up(job):
     """Have the daemon give back what it took, or is about to take, for this start."""
     end(job, None)
@@ -109,10 +116,6 @@ def end(job, exit_code):
         call("POST", "/v1/end", body)
     except (Refused, OSError, Deadline) as error:
         say("the end of job %s was not reported: %s" % (job.id, error))
-    try:
-        remove_environment(job.name)
-    except OSError as error:
-        say("%s stays: %s" % (job.name, error))
     return RUN
 
 
@@ -163,13 +166,15 @@ def main(arguments):
     except (Refused, OSError, Deadline, ValueError, TypeError):
         # What is not known is not said; the elim has values of its own for that.
         return 1
-    if verb not in ("start", "end"):
-        sys.stderr.write("usage: qtandem_lsf.py start | end | news\n")
+    if verb not in ("start", "environment", "end"):
+        sys.stderr.write("usage: qtandem_lsf.py start | environment | end | news\n")
         return 2
     try:
         job = Job(os.environ)
         if verb == "start":
             return guarded_start(job)
+        if verb == "environment":
+            return environment(job)
         return end(job, exit_status(os.environ.get("LSB_JOBEXIT_STAT", "")))
     except (KeyError, ValueError, OSError) as error:
         say("%s of job %s: %r" % (verb, os.environ.get("LSB_JOBID", ""), error))

@@ -4,6 +4,7 @@ variables set for job execution"), not run on one.
 
 PRE_EXEC runs under `/bin/sh -c` with the job's environment, PATH of the system, and no standard streams. Its status 0
 starts the job, 99 ends it, any other has it wait again; after LOCAL_MAX_PREEXEC_RETRY of these it is suspended.
+JOB_STARTER is text in the job's own shell; the command stands for %USRCMD in it, or behind it.
 POST_EXEC runs when the job has ended, LSB_JOBEXIT_STAT is the job's wait status, and its own status changes nothing.
 With JOB_INCLUDE_POSTPROC the job runs until POST_EXEC is over.
 """
@@ -71,7 +72,8 @@ class Host:
         if job.preexec != 0:
             return self._becomes(job, "PSUSP" if job.tries >= self.max_retry else "PEND")
         env = {**self.variables(job), "PATH": job.environment.get("PATH", os.environ["PATH"])}
-        line = self.job_starter.replace("%USRCMD", job.command)
+        line = self.job_starter if "%USRCMD" in self.job_starter else f"{self.job_starter} %USRCMD"
+        line = line.replace("%USRCMD", job.command)
         done = subprocess.run(
             ["/bin/sh", "-c", line], env=env, capture_output=True, text=True, check=False, timeout=self.timeout_s
         )

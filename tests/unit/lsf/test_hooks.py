@@ -19,7 +19,7 @@ from qtandem.core.errors import QtandemError
 from tests.fakes.daemon import FakeDaemon
 from tests.fakes.lsf.sbatchd import Host, Job
 
-RUN = "lsf:lab:7.0"
+RUN, JOB = "lsf:lab:7.0", "lsf:lab:7"
 ASKS = "select[type == local && qpu_fez>=1] rusage[qpu_fez=1.00]"
 
 
@@ -29,7 +29,7 @@ def daemon() -> Iterator[FakeDaemon]:
     fake.routes = {
         "POST /start": {"verdict": "admit", "run": RUN},
         "POST /end": {"ended": 1},
-        f"GET /runs/{RUN}/environment": {
+        f"GET /runs/{JOB}/environment": {
             "run": RUN,
             "uid": os.getuid(),
             "env": {"QTANDEM_RUN": RUN, "fez_KEY": "a b'\"$c", "QTANDEM_SOCKET": "/s", "BAD": "a\nb"},
@@ -41,10 +41,9 @@ def daemon() -> Iterator[FakeDaemon]:
 
 @pytest.fixture
 def host(hooks: Any, daemon: FakeDaemon) -> Host:
-    (hooks.folder / "runs").mkdir()
     hooks.values |= {"SOCKET": str(daemon.path), "PYTHON": sys.executable}
     paths = {name: hooks.write(name) for name in ("qtandem_lsf.py", "pre_exec", "post_exec", "jobstarter.qpu")}
-    return Host(str(paths["pre_exec"]), str(paths["post_exec"]), f'{paths["jobstarter.qpu"]} "%USRCMD"')
+    return Host(str(paths["pre_exec"]), str(paths["post_exec"]), f". {paths['jobstarter.qpu']} ;")
 
 
 def said(daemon: FakeDaemon) -> list[str]:
@@ -56,12 +55,11 @@ def test_a_job_runs_with_the_environment_of_its_run(host: Host, daemon: FakeDaem
     job = Job("printenv fez_KEY QTANDEM_RUN; exit 3", ASKS)
     assert host.dispatch(job) == "EXIT"
     assert (job.output, job.status) == (f"a b'\"$c\n{RUN}\n", 3)
-    assert said(daemon) == ["POST /start", f"GET /runs/{RUN}/environment", "POST /end"]
+    assert said(daemon) == ["POST /start", f"GET /runs/{JOB}/environment", "POST /end"]
     start, _, end = daemon.calls
     assert start.body["manager"] == "lsf"
     assert (start.body["cluster"], start.body["job"], start.body["index"]) == ("lab", "7", None)
     assert end.body["exit_code"] == 3
-    assert not list((hooks.folder / "runs").iterdir())
 
 
 def test_a_job_without_a_qpu_costs_no_call(host: Host, daemon: FakeDaemon) -> None:
@@ -82,10 +80,12 @@ def test_with_job_include_postproc_it_runs_until_the_qpu_is_given_back(host: Hos
     assert seen == ["DONE", "RUN"]
 
 
-def test_an_element_of_an_array_has_a_place_of_its_own(host: Host, daemon: FakeDaemon, hooks: Any) -> None:
-    place = hooks.folder / "runs" / "lsf-7.3"
-    assert host.dispatch(Job(f"test -d {place}", ASKS, index=3)) == "DONE"
-    assert daemon.calls[0].body["index"] == 3
+def test_an_element_of_an_array_has_a_run_of_its_own(host: Host, daemon: FakeDaemon) -> None:
+    daemon.routes["GET /runs/lsf:lab:7_3/environment"] = {"run": "lsf:lab:7_3.0", "uid": 1, "env": {"HERE": "3"}}
+    job = Job("echo $HERE", ASKS, index=3)
+    assert host.dispatch(job) == "DONE"
+    assert job.output == "3\n"
+    assert [call.body["index"] for call in daemon.calls if call.method == "POST"] == [3, 3]
 
 
 # ---- pre_exec: 0 or 75, and nothing else
@@ -93,7 +93,7 @@ def test_an_element_of_an_array_has_a_place_of_its_own(host: Host, daemon: FakeD
     "answer",
     [
         {"verdict": "hold", "message": "no"}, QtandemError("not-authorised", "no"), {"odd": 1}, [], 7,
-        {"verdict": "admit", "run": "other"}, QtandemError("internal", "broken"),
+        QtandemError("internal", "broken"),
     ],
 )  # fmt: skip
 def test_a_start_that_is_not_admitted_has_the_job_wait(host: Host, daemon: FakeDaemon, answer: Any) -> None:
@@ -207,8 +207,8 @@ def test_a_kill_that_nobody_can_catch_leaves_no_process(host: Host, daemon: Fake
     gone(pre_exec.pid)
 
 
-# ---- root's hooks and the user's environment
-def test_root_hooks_ignore_what_the_user_set(host: Host, daemon: FakeDaemon, tmp_path: Path) -> None:
+# ---- the hooks and the user's environment, also where a site has LSF run them as another user
+def test_hooks_ignore_what_the_user_set(host: Host, daemon: FakeDaemon, tmp_path: Path) -> None:
     """All but what the shell that sbatchd starts takes itself, such as LD_PRELOAD."""
     evil, ran = tmp_path / "evil", tmp_path / "ran"
     evil.mkdir()
@@ -244,79 +244,88 @@ def test_a_library_of_the_users_gets_no_further_than_the_shell(host: Host, daemo
     assert shown.read_text() == "['LC_ALL', 'LSB_JOBID', 'LSB_JOBINDEX', 'LSB_QUEUE']"
 
 
-def test_what_somebody_put_in_the_way_is_not_followed(host: Host, hooks: Any, tmp_path: Path) -> None:
-    victim = tmp_path / "victim"
-    victim.mkdir()
-    (victim / "environment").write_text("precious")
-    (hooks.folder / "runs" / "lsf-7").symlink_to(victim)
-    job = Job("true", ASKS)
-    host.dispatch(job)
-    assert (victim / "environment").read_text() == "precious"
-
-
-def test_the_environment_is_for_its_user_alone(host: Host, hooks: Any) -> None:
-    place = hooks.folder / "runs" / "lsf-7"
-    job = Job(f"stat -c %a {place} {place}/environment", ASKS)
-    host.dispatch(job)
-    assert job.output.split() in (["700", "600"], ["711", "600"], ["711", "640"])
-
-
 # ---- job starter
 @pytest.fixture
-def starter(hooks: Any) -> Any:
-    place = hooks.folder / "runs" / "lsf-7"
-    place.mkdir(parents=True)
-    (place / "environment").write_text("fez_KEY=a b'\"$HOME`id`\nQTANDEM_RUN=r\n")
-
-    def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def starter(host: Host, daemon: FakeDaemon) -> Any:
+    def run(
+        line: str, behind: str = "", shell: str = "/bin/sh", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         given = {"LSB_JOBID": "7", "LSB_JOBINDEX": "0", "PATH": os.environ["PATH"], **environment}
-        path = hooks.folder / "jobstarter.qpu"
-        if not path.exists():
-            hooks.write("jobstarter.qpu")
-        return subprocess.run([path, *argv], env=given, capture_output=True, text=True, check=False, timeout=20)
+        command = [shell, "-c", f"{host.job_starter}{behind} {line}"]
+        return subprocess.run(command, env=given, capture_output=True, text=True, check=False, timeout=20)
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("line", "output", "status"),
-    [
-        ("exit 7", "", 7),
-        ('echo "a  b" | cat; exit 3', "a  b\n", 3),
-        ("kill -TERM $$", "", -15),
-        ("echo '$HOME' \\$x", "$HOME $x\n", 0),
-        ("nosuchcommand", "", 127),
-        ("echo $fez_KEY", "a b'\"$HOME`id`\n", 0),
-        ("cat <<E\na\nE", "a\n", 0),
-    ],
-)
-def test_the_starter_keeps_the_command_and_its_status(starter: Any, line: str, output: str, status: int) -> None:
-    done = starter(line, LSB_EFFECTIVE_RSRCREQ=ASKS)
+LINES = [
+    ("exit 7", "", 7),
+    ('echo "a  b" | cat; exit 3', "a  b\n", 3),
+    ("kill -TERM $$", "", -15),
+    ("echo '$HOME' \\$x", "$HOME $x\n", 0),
+    ("nosuchcommand", "", 127),
+    ("echo $fez_KEY", "a b'\"$c\n", 0),
+    ("echo one; echo $QTANDEM_RUN", f"one\n{RUN}\n", 0),
+    ("cat <<E\na\nE", "a\n", 0),
+    ("set | grep -c ^qtandem_", "0\n", 1),
+]
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+@pytest.mark.parametrize(("line", "output", "status"), LINES)
+def test_the_starter_keeps_the_command_and_its_status(
+    starter: Any, line: str, output: str, status: int, shell: str
+) -> None:
+    done = starter(line, shell=shell, LSB_EFFECTIVE_RSRCREQ=ASKS)
     assert (done.stdout, done.returncode) == (output, status)
 
 
-def test_a_command_of_several_words_is_kept_too(starter: Any) -> None:
-    done = starter("/bin/sh", "-c", 'echo "$1"; exit 4', "x", "a  b", LSB_EFFECTIVE_RSRCREQ=ASKS)
-    assert (done.stdout, done.returncode) == ("a  b\n", 4)
+def test_values_come_as_they_are_whatever_the_user_set(starter: Any, daemon: FakeDaemon) -> None:
+    values = {"A": "", "B": "  x  ", "C": "*", "D": "\\n`id`$(id)", "E": "a=b", "F": "é" * 2000}
+    daemon.routes[f"GET /runs/{JOB}/environment"] = {"run": RUN, "uid": 1, "env": values}
+    hostile = {"IFS": "=x", "HOOKS": "/evil", "PYTHON": "/evil", "PYTHONPATH": "/evil", "qtandem_lines": "Z=1"}
+    given = {**hostile, "LSB_EFFECTIVE_RSRCREQ": ASKS}
+    done = starter("".join(f'printf "%s\\n" "${name}";' for name in [*values, "HOOKS", "PYTHON", "Z"]), **given)
+    assert done.stdout.split("\n") == [*values.values(), "/evil", "/evil", "", ""], done.stderr
 
 
-def test_a_job_without_a_qpu_is_started_as_it_is(starter: Any) -> None:
-    done = starter("printenv fez_KEY", LSB_EFFECTIVE_RSRCREQ="rusage[mem=1]")
-    assert (done.stdout, done.returncode) == ("", 1)
+def test_a_job_without_a_qpu_is_started_as_it_is(starter: Any, daemon: FakeDaemon) -> None:
+    done = starter("printenv fez_KEY HOOKS PYTHON", LSB_EFFECTIVE_RSRCREQ="rusage[mem=1]", PYTHON="mine")
+    assert (done.stdout, done.returncode) == ("mine\n", 1)
+    assert not daemon.calls
 
 
-def test_a_job_with_a_qpu_but_no_environment_fails_with_a_reason(starter: Any) -> None:
+def test_a_job_with_a_qpu_but_no_run_fails_with_a_reason(starter: Any) -> None:
     """Such as one that asked for qpu_ready alone, past esub.qpu."""
     done = starter("echo ran", LSB_EFFECTIVE_RSRCREQ="select[qpu_ready == 1]", LSB_JOBID="8")
     assert (done.stdout, done.returncode) == ("", 1)
-    assert "no environment" in done.stderr
+    assert "cannot use its QPU" in done.stderr
     assert "qpu(NAME)" in done.stderr
 
 
-def test_the_sites_own_starter_is_called_in_the_end(hooks: Any, starter: Any) -> None:
-    site = hooks.folder / "site"
+def test_a_daemon_that_is_away_for_a_moment_costs_a_moment(starter: Any, daemon: FakeDaemon) -> None:
+    body = daemon.routes[f"GET /runs/{JOB}/environment"]
+    tries = iter([QtandemError("internal", "broken"), body])
+
+    def route(_call: Any) -> Any:
+        answer = next(tries)
+        if isinstance(answer, QtandemError):
+            raise answer
+        return answer
+
+    daemon.routes[f"GET /runs/{JOB}/environment"] = route
+    assert starter("echo $QTANDEM_RUN", LSB_EFFECTIVE_RSRCREQ=ASKS).stdout == f"{RUN}\n"
+
+
+def test_a_daemon_that_stays_away_ends_the_job_with_a_reason(starter: Any, daemon: FakeDaemon) -> None:
+    daemon.stop()
+    done = starter("echo ran", LSB_EFFECTIVE_RSRCREQ=ASKS)
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert "does not answer" in done.stderr
+
+
+def test_the_sites_own_starter_may_follow(starter: Any, tmp_path: Path) -> None:
+    site = tmp_path / "site"
     site.write_text('#!/bin/sh\necho "site $fez_KEY $*"\nexit 5\n')
     site.chmod(0o755)
-    hooks.write("jobstarter.qpu", SITE_STARTER=str(site))
-    done = starter("job x", LSB_EFFECTIVE_RSRCREQ=ASKS)
-    assert (done.stdout, done.returncode) == ("site a b'\"$HOME`id` job x\n", 5)
+    done = starter("job x", behind=f" {site}", LSB_EFFECTIVE_RSRCREQ=ASKS)
+    assert (done.stdout, done.returncode) == ("site a b'\"$c job x\n", 5)

@@ -130,13 +130,13 @@ def test_lines_for_lsfs_own_files_are_shown_and_never_written(lsf: Host) -> None
     assert "qpu_fez Numeric 6 N (slots of the QPU fez)" in shared, "in the columns that the site's file has"
     mapped = changes["line:lsf.cluster"].detail.splitlines()
     assert {"qpu_fez [all]", "qpu_ibm_x [c1 c2]", "qpu_ready [all]"} <= set(mapped)
-    assert "JOB_STARTER" in changes["line:queue normal"].detail
+    hooks = lsf.folder / "hooks"
+    assert f"JOB_STARTER = . {hooks}/jobstarter.qpu ;" in changes["line:queue normal"].detail.splitlines()
     own = changes["line:queue own"].detail
-    assert "set options.starter" in own
-    assert "call ours from it, as root" in own
+    assert f"JOB_STARTER = . {hooks}/jobstarter.qpu ; /site/starter" in own.splitlines()
+    assert "call ours from it, and pass on its exit status" in own
     assert changes["line:administrator"].detail.startswith("add qtandem to Administrators")
     assert 'LSB_ESUB_METHOD="qpu"' in changes["line:esub"].detail
-    assert "LSB_PRE_POST_EXEC_USER=root" in changes["line:sudoers"].detail
     assert "qpu_fez PER_JOB" in changes["line:reservations"].detail
     assert "JOB_INCLUDE_POSTPROC" in changes["line:postproc"].detail
 
@@ -155,7 +155,6 @@ def paste(lsf: Host, installer: Installer) -> None:
     lsf.put("lsb.queues", queue)
     lsf.put("lsb.applications", texts["lsb.applications"])
     lsf.put("lsf.conf", lsf.conf.read_text() + texts["lsf.conf"])
-    lsf.sudoers.write_text(texts["lsf.sudoers"])
 
 
 def _old(lsf: Host, file: str) -> str:
@@ -204,9 +203,17 @@ def test_a_server_directory_that_another_host_filled_is_filled(lsf: Host, tmp_pa
     assert changes[f"file:{lsf.server}/esub.qpu"].state is ChangeState.DONE
 
 
-def test_a_host_that_is_no_master_has_nothing_to_change_in_lsf_but_its_sudoers(lsf: Host) -> None:
+def test_a_host_that_is_no_master_has_nothing_to_change_in_lsf(lsf: Host) -> None:
     lines = {id for id in by_id(lsf.installer(host="c1").changes()) if id.startswith("line:")}
-    assert lines == {"line:sudoers"}
+    assert lines == {"line:user"}
+
+
+def test_hooks_as_another_user_are_told_of_with_what_that_gives_away(lsf: Host) -> None:
+    assert by_id(lsf.installer().changes())["line:user"].state is ChangeState.DONE
+    lsf.sudoers.write_text("LSB_PRE_POST_EXEC_USER=root\n")
+    change = by_id(lsf.installer().changes())["line:user"]
+    assert (change.state, change.optional) == (ChangeState.MANUAL, True)
+    assert "LD_PRELOAD" in change.detail
 
 
 def test_what_was_made_is_taken_back(lsf: Host) -> None:
