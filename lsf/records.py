@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qtandem.core.errors import QtandemError
 from qtandem.core.managers import JobState
 from qtandem.lsf.requirements import PREFIX
 
@@ -47,15 +46,6 @@ class Record:
         return _STATES.get(self.stat, JobState.RUNNING)
 
 
-@dataclass(frozen=True, slots=True)
-class Details:
-    """What only `bjobs -l` tells; its owner may have worded it."""
-
-    project: str = ""
-    requirement: str = ""
-    reason: str = ""
-
-
 def from_json(text: str) -> list[Record]:
     """The jobs in `bjobs -json -o FIELDS`; raises ValueError where it is no JSON of that form."""
     found = json.loads(text)
@@ -82,75 +72,105 @@ def _from_fields(row: Mapping[str, str]) -> Record:
 
 
 def from_texts(wide: str, long: str) -> list[Record]:
-    """The jobs in `bjobs -w` (who and where), with what `bjobs -l` tells of each (resources, project, reason)."""
-    details = dict(_details(long))
+    """The jobs in `bjobs -w` (who and where), with what `bjobs -l` tells of each (resources, project, reason).
+
+    Raises ValueError where the two do not fit, since who a job belongs to must not be doubtful.
+    """
+    details = _details(long)
     out: dict[tuple[str, int], Record] = {}
-    for record in _wide(wide):
-        key = record.job, record.index
-        if key in out:
-            # A name with a line break in it can look like a job; who a job belongs to must not be doubtful.
-            raise QtandemError("manager-unreachable", f"bjobs tells of job {record.job} twice")
-        told = details.get(key, Details())
-        out[key] = replace(record, project=told.project, requirement=told.requirement, reason=told.reason)
+    for record, number in _wide(wide):
+        # A name may end as if it were an element's.
+        key = record.job, number if (record.job, 0) not in details else 0
+        if key in out or key not in details:
+            raise ValueError(f"bjobs is not at one with itself about job {record.job}")
+        told = details[key]
+        out[key] = replace(
+            record,
+            index=key[1],
+            project=told.project(record),
+            requirement=told.after("Requested Resources"),
+            time_limit_s=told.minutes(),
+            reason=told.reason() if record.state is JobState.PENDING else "",
+        )
     return list(out.values())
 
 
-_ROW = re.compile(r"(?P<job>\d+)\s+(?P<user>\S+)\s+(?P<stat>[A-Z]+)\s+(?P<queue>\S+)\s+(?P<origin>\S+)\s+(?P<rest>.*)")
-_INDEX = re.compile(r"\[(\d+)\]")
+_ROW = re.compile(
+    r"(?P<job>\d+)\s+(?P<user>\S+)\s+(?P<stat>[A-Z]+)\s+(?P<queue>\S+)\s+(?P<origin>\S+)\s+(?P<place>\S+)\s+"
+    r"(?P<name>.*?)\s+[A-Z][a-z]{2} [ \d]\d \d\d:\d\d\s*"
+)
+_INDEX = re.compile(r"\[(\d+)\]\Z")
 
 
-def _wide(text: str) -> Iterator[Record]:
-    head = ""
-    for line in text.splitlines():
-        if line.startswith("JOBID"):
-            head = line
-            continue
-        match = _ROW.match(line)
-        if match is None or match["stat"] not in _STATES:
-            continue
-        pending = _STATES[match["stat"]] is JobState.PENDING
-        place, name = ("", match["rest"]) if pending else _first_word(match["rest"])
-        index = _INDEX.search(name)
-        yield Record(
+def _wide(text: str) -> Iterator[tuple[Record, int]]:
+    """Each line, and the index that its name may mean. What comes before the name is nobody's own wording."""
+    lines = text.splitlines()
+    if lines and not lines[0].startswith("JOBID"):
+        raise ValueError(f"bjobs -w begins with {lines[0][:80]!r}")
+    for line in lines[1:]:
+        match = _ROW.fullmatch(line)
+        if match is None:
+            raise ValueError(f"{line[:80]!r} is no line of bjobs -w")
+        index = _INDEX.search(match["name"])
+        record = Record(
             job=match["job"],
-            index=int(index[1]) if index else 0,
+            index=0,
             user=match["user"],
             stat=match["stat"],
             queue=match["queue"],
-            hosts=hosts(place),
+            hosts=hosts(match["place"]),
         )
-    if not head and text.strip():
-        raise QtandemError("manager-unreachable", "bjobs' answer cannot be read", cause=text[:200])
+        yield record, int(index[1]) if index else 0
 
 
-def _first_word(text: str) -> tuple[str, str]:
-    word, _, rest = text.partition(" ")
-    return word, rest
+@dataclass(frozen=True, slots=True)
+class Details:
+    """What `bjobs -l` tells of one job. Its owner has worded much of it."""
+
+    head: str
+    rest: str
+
+    def project(self, record: Record) -> str:
+        """Between what is known of the job; empty where its name or command has the like, which makes it doubtful."""
+        user, queue = re.escape(record.user), re.escape(record.queue)
+        found = re.findall(_loose(rf"User <{user}>, Project <(.*?)>, Status <\w+>, Queue <{queue}>"), self.head)
+        return found[0] if len(found) == 1 and ">" not in found[0] else ""
+
+    def after(self, label: str) -> str:
+        """The last of what is between `LABEL <` and `>`, as far as a `,` or `;` or the line's end."""
+        found = re.findall(rf"{_loose(label)} ?<(.*?)>(?=[,;]|$)", self.rest, re.MULTILINE)
+        return found[-1] if found else ""
+
+    def minutes(self) -> int | None:
+        match = re.search(r"^ RUNLIMIT\s*\n\s*([\d.]+) min", self.rest, re.MULTILINE)
+        return _minutes(match[1]) if match else None
+
+    def reason(self) -> str:
+        match = re.search(r"^ PENDING REASONS:\n\s*(.*)", self.rest, re.MULTILINE)
+        return match[1].strip().rstrip(";") if match else ""
 
 
-_JOB = re.compile(r"Job <(\d+)(?:\[(\d+)\])?>")
+_JOB = re.compile(r"Job (?:Id )?<(\d+)(?:\[(\d+)\])?>")
 
 
-def _details(text: str) -> Iterator[tuple[tuple[str, int], Details]]:
-    """By job and index. Lines are cut at 80 characters and go on indented."""
-    joined = re.sub(r"\n {20,}", "", text)
-    for block in re.split(r"\n(?=Job <\d)", "\n" + joined):
+def _details(text: str) -> dict[tuple[str, int], Details]:
+    """By job and index. Lines are cut at 80 characters and go on indented; a blank there may be lost."""
+    found: dict[tuple[str, int], Details] = {}
+    for block in re.split(r"\n-{70,}\n", re.sub(r"\n {21}", "", text)):
         match = _JOB.match(block.strip())
         if match is None:
             continue
+        key = match[1], int(match[2] or 0)
+        if key in found:
+            raise ValueError(f"bjobs -l tells of job {key[0]} twice")
         head, _, rest = block.strip().partition("\n")
-        reason = re.search(r"PENDING REASONS:\n\s*(.*)", rest)
-        details = Details(
-            project=_angled(head, "Project"),
-            requirement=_angled(rest, "Requested Resources"),
-            reason=reason[1].strip().rstrip(";") if reason else "",
-        )
-        yield (match[1], int(match[2] or 0)), details
+        found[key] = Details(head, rest)
+    return found
 
 
-def _angled(text: str, label: str) -> str:
-    match = re.search(rf"{label} <(.*?)>(?=[,;]|$)", text, re.MULTILINE)
-    return match[1] if match else ""
+def _loose(words: str) -> str:
+    """A pattern for words whose blanks may be lost."""
+    return words.replace(" ", " ?")
 
 
 def hosts(text: str) -> tuple[str, ...]:
@@ -166,21 +186,15 @@ def asking(records: Iterable[Record]) -> list[Record]:
 
 
 def shared_values(text: str, natives: Sequence[str]) -> dict[str, int]:
-    """Values of the QPUs' indices in `lsload -s`; a value that is not there (`-`) is left out."""
+    """The QPUs' indices in `lsload -s`: what the elim said; in `bhosts -s`: that, less what jobs have reserved.
+
+    A value that is not there (`-`) is left out.
+    """
     return {
         native: int(float(words[0]))
         for native, words in _rows(text, natives)
         if words and re.fullmatch(r"\d+(\.\d+)?", words[0])
     }
-
-
-def free_values(text: str, natives: Sequence[str]) -> dict[str, int]:
-    """What is left of the QPUs' indices in `bhosts -s`: the value less what jobs have reserved."""
-    out = {}
-    for native, words in _rows(text, natives):
-        if len(words) > 1 and all(re.fullmatch(r"\d+(\.\d+)?", word) for word in words[:2]):
-            out[native] = max(0, int(float(words[0]) - float(words[1])))
-    return out
 
 
 def _rows(text: str, natives: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

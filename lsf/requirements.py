@@ -10,7 +10,7 @@ from qtandem.core.managers import Grant
 PREFIX = "qpu_"
 # Indices that are about no QPU in particular; a QPU cannot have one of these as its native name.
 WORDS = ("ready", "qubits", "queue", "wait")
-_ASKED = re.compile(r"(?<![A-Za-z0-9_])qpu_([A-Za-z0-9_]+)\s*(>=|==|>|=)\s*(\d{1,6})(?![0-9.])")
+_ASKED = re.compile(r"(?<![A-Za-z0-9_])qpu_([A-Za-z0-9_]+)\s*(>=|==|>|=)\s*(\d{1,6})(?:\.0+)?(?![0-9.])")
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 

@@ -13,7 +13,7 @@ from tests.fakes.lsf import commands
 
 
 class FakeLsf:
-    """The commands stand in `bin`. With `form` text they are those of an LSF without JSON and without bpost."""
+    """The commands stand in `bin`. With `form` text they are those of an LSF without JSON."""
 
     def __init__(self, folder: Path, form: str = "json") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -22,10 +22,9 @@ class FakeLsf:
         self.bin.mkdir()
         self.path.write_text(json.dumps(commands.fresh(form, str(self.sensors))))
         for program in commands.PROGRAMS:
-            if form == "json" or program != "bpost":
-                script = f'#!/bin/sh\nexec {sys.executable} -I {commands.__file__} {self.path} {program} "$@"\n'
-                (self.bin / program).write_text(script)
-                (self.bin / program).chmod(0o755)
+            script = f'#!/bin/sh\nexec {sys.executable} -I {commands.__file__} {self.path} {program} "$@"\n'
+            (self.bin / program).write_text(script)
+            (self.bin / program).chmod(0o755)
 
     def settings(self, **options: str) -> ManagerSettings:
         given = {"envdir": str(self.bin), "sensors": str(self.sensors), "state": str(self.state_file), **options}

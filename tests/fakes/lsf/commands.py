@@ -12,7 +12,6 @@ import fcntl
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ def bjobs(state: dict[str, Any], arguments: list[str]) -> str:
         else:
             rest.append(word)
     if state["form"] != "json" and (fields or "-json" in options):
-        raise Failure("bjobs: illegal option -- json\nusage: bjobs [-h] [-V] ...\n")
+        raise Failure("bjobs: invalid option -- 'j'\nUsage: bjobs [-h] [-V] [-w |-l] [-W] [-a] ...\n")
     found, lost = _chosen(state, rest)
     if not found and not rest:
         raise Failure("No unfinished job found\n")
@@ -90,7 +89,7 @@ def bjobs(state: dict[str, Any], arguments: list[str]) -> str:
     if "-w" in options:
         out = _wide(found)
     if "-l" in options:
-        out = "".join(_long(job) for job in found)
+        out = f"{'-' * 78}\n".join(_long(job) for job in found)
     if lost and "-json" not in options:
         raise Failure(lost, 255, out)
     return out
@@ -111,30 +110,37 @@ def _json(found: list[dict[str, Any]], fields: str, asked: list[str]) -> str:
 def _wide(found: list[dict[str, Any]]) -> str:
     lines = ["JOBID   USER    STAT  QUEUE      FROM_HOST   EXEC_HOST   JOB_NAME   SUBMIT_TIME"]
     for job in found:
-        name = job["name"] + (f"[{job['index']}]" if job["index"] else "")
+        name = job["name"].replace("\n", "") + (f"[{job['index']}]" if job["index"] else "")
+        host = job["host"] or "   -    "
         lines.append(
-            f"{job['id']:<7} {job['user']:<7} {job['stat']:<5} {job['queue']:<10} ctl         {job['host']:<11} "
-            f"{name:<10} Nov 30 04:00"
+            f"{job['id']:<7} {job['user']:<7} {job['stat']:<5} {job['queue']:<10} ctl         {host:<11} {name:<10} "
+            "Nov 30 04:47"
         )
     return "\n".join(lines) + "\n"
 
 
 def _long(job: dict[str, Any]) -> str:
     number = job["id"] + (f"[{job['index']}]" if job["index"] else "")
+    name = job["name"].replace("\n", "")
     head = (
-        f"Job <{number}>, Job Name <{job['name']}>, User <{job['user']}>, Project <{job['project']}>, "
+        f"Job Id <{number}>, Job Name <{name}>, User <{job['user']}>, Project <{job['project']}>, "
         f"Status <{job['stat']}>, Queue <{job['queue']}>, Command <sleep 1>"
     )
     wants = f", Requested Resources <{job['requirement']}>" if job["requirement"] else ""
-    told = f"Mon Nov 30 04:00:00: Submitted from host <ctl>, CWD </tmp>{wants};"
-    lines = [_cut(head), _cut(told)]
-    if job["reason"]:
-        lines.append(f" PENDING REASONS:\n {job['reason']};")
-    return "\n" + "\n".join(lines) + "\n\n SCHEDULING PARAMETERS:\n" + "-" * 78 + "\n"
+    told = f"Mon Nov 30 04:47:47: Submitted from host <ctl>, CWD <$HOME>{wants};"
+    limit = f"\n RUNLIMIT                \n {job['limit']} min of c2          \n" if job["limit"] else ""
+    reason = f" PENDING REASONS:\n {job['reason']};\n" if job["reason"] else ""
+    load = "           r15s   r1m  r15m   ut      pg    io   ls    it    tmp    swp    mem\n"
+    return f"\n{_cut(head)}\n{_cut(told)}\n{limit}{reason}\n SCHEDULING PARAMETERS:\n{load}"
 
 
 def _cut(text: str) -> str:
-    return "\n".join([text[:80], *textwrap.wrap(text[80:], 59, drop_whitespace=False)]).replace("\n", "\n" + " " * 21)
+    """At 80 characters, and 59 in the lines that go on; a blank at the cut is lost."""
+    lines, width = [], 79
+    while text:
+        lines.append(text[:width])
+        text, width = text[width:].removeprefix(" "), 58
+    return ("\n" + " " * 21).join(lines)
 
 
 def lsload(state: dict[str, Any], _arguments: list[str]) -> str:
@@ -146,28 +152,27 @@ def lsload(state: dict[str, Any], _arguments: list[str]) -> str:
 def bhosts(state: dict[str, Any], _arguments: list[str]) -> str:
     lines = ["RESOURCE                 TOTAL    RESERVED  LOCATION"]
     for name, value in _shown(state).items():
+        # What is left, as OpenLava 4.0 prints it.
         used = sum(
             int(match[1])
             for job in state["jobs"]
             if job["stat"] in ("RUN", "USUSP", "SSUSP")
             and (match := re.search(rf"{name}=(\d+)", job["requirement"].partition("rusage")[2]))
         )
-        lines.append(f"{name:<24} {value:>5.1f}    {used:>8.1f}  c1 c2 ctl")
+        lines.append(f"{name:<24} {max(0, value - used):>5.1f}    {used:>8.1f}  c1 c2 ctl")
     return "\n".join(lines) + "\n"
 
 
 def _control(state: dict[str, Any], arguments: list[str], change: Callable[[dict[str, Any]], str]) -> str:
-    found, lost = _chosen(state, [arguments[-1]])
+    found, _ = _chosen(state, [arguments[-1]])
     if not found:
-        raise Failure(lost.replace("is not found", "No matching job found") if lost else "No matching job found\n")
+        raise Failure(f"Job <{arguments[-1]}>: No matching job found\n")
     return "".join(f"Job <{arguments[-1]}> {change(job)}\n" for job in found)
 
 
 def bstop(state: dict[str, Any], arguments: list[str]) -> str:
     def change(job: dict[str, Any]) -> str:
-        if job["stat"] not in ("PEND", "RUN"):
-            raise Failure(f"Job <{arguments[-1]}>: Job has already been suspended\n")
-        job["stat"] = "PSUSP" if job["stat"] == "PEND" else "USUSP"
+        job["stat"] = {"PEND": "PSUSP", "RUN": "USUSP"}.get(job["stat"], job["stat"])
         return "is being stopped"
 
     return _control(state, arguments, change)
@@ -175,9 +180,7 @@ def bstop(state: dict[str, Any], arguments: list[str]) -> str:
 
 def bresume(state: dict[str, Any], arguments: list[str]) -> str:
     def change(job: dict[str, Any]) -> str:
-        if job["stat"] not in ("PSUSP", "USUSP"):
-            raise Failure(f"Job <{arguments[-1]}>: Job has not been suspended\n")
-        job["stat"] = "PEND" if job["stat"] == "PSUSP" else "RUN"
+        job["stat"] = {"PSUSP": "PEND", "USUSP": "RUN"}.get(job["stat"], job["stat"])
         return "is being resumed"
 
     return _control(state, arguments, change)
@@ -193,11 +196,15 @@ def brequeue(state: dict[str, Any], arguments: list[str]) -> str:
 
 def bpost(state: dict[str, Any], arguments: list[str]) -> str:
     state["posted"][arguments[-1]] = arguments[arguments.index("-d") + 1]
-    return f"Message for job <{arguments[-1]}> is posted\n"
+    return f"Message to job {arguments[-1]} posted all right.\n"
 
 
 def lsid(state: dict[str, Any], _arguments: list[str]) -> str:
-    version = "IBM Spectrum LSF Standard 10.1.0.12, Jun 10 2021" if state["form"] == "json" else "openlava project 4.0"
+    version = (
+        "IBM Spectrum LSF Standard 10.1.0.12, Jun 10 2021"
+        if state["form"] == "json"
+        else "OpenLava 4.0dev4, Nov 30 2026"
+    )
     return f"{version}\n\nMy cluster name is lab\nMy master name is ctl\n"
 
 
