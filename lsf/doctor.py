@@ -13,6 +13,8 @@ from qtandem.lsf import records, rights
 from qtandem.lsf.install import Installer
 
 INSTALL = "qtandem install lsf --apply"
+# What pre_exec ends with when a job has to wait.
+AGAIN = 75
 
 
 def check(settings: Settings, catalog: Catalog) -> list[Check]:
@@ -30,7 +32,7 @@ class _Doctor:
         everywhere = [self._version, self._hooks, self._daemon]
         if not self._installer.is_master():
             return everywhere
-        return [*everywhere, self._users, self._files_of_lsf, self._indices, self._resume]
+        return [*everywhere, self._users, self._files_of_lsf, self._indices, self._parameters]
 
     def _version(self) -> Iterator[Check]:
         said = self._client.run_sync("lsid").stdout.strip().splitlines()
@@ -69,9 +71,25 @@ class _Doctor:
         fix = "Does elim.qpu run on the master? LIM's log says why not." if missing else ""
         yield Check("indices", not missing, detail, fix)
 
-    def _resume(self) -> Iterator[Check]:
+    def _parameters(self) -> Iterator[Check]:
+        """Settings of LSF that would make of a refused start more than a job that waits."""
         said = self._client.run_sync("bparams", "-a", check=False).stdout
-        open_to_users = re.search(r"ENABLE_USER_RESUME\s*=\s*Y", said) is not None
+        told = {key: value.split()[0] for key, value in re.findall(r"^\s*([A-Z_]+) = (\S.*)$", said, re.MULTILINE)}
+        open_to_users = told.get("ENABLE_USER_RESUME", "").upper().startswith("Y")
         detail = "users can resume jobs that we stopped" if open_to_users else "only administrators resume what we stop"
         fix = "Set ENABLE_USER_RESUME = N in lsb.params." if open_to_users else ""
         yield Check("ENABLE_USER_RESUME", not open_to_users, detail, fix)
+        refusals = self._settings.timing.refusals
+        for key in ("LOCAL_MAX_PREEXEC_RETRY", "MAX_PREEXEC_RETRY"):
+            count = told.get(key, "")
+            if count.isdigit():
+                ok = int(count) > refusals
+                detail = (
+                    f"{count}: after so many refused starts LSF itself stops the job; qtandem does after {refusals}"
+                )
+                yield Check(key, ok, detail, "" if ok else f"Have more than {refusals} in lsb.params.")
+        excluded = " ".join(re.findall(r"PREEXEC_EXCLUDE_HOST_EXIT_VALUES = (.*)", said)).split()
+        hit = str(AGAIN) in excluded or ("all" in excluded and f"~{AGAIN}" not in excluded)
+        detail = f"a host that refused a job once is never tried again for it ({' '.join(excluded)})"
+        fix = f"Take {AGAIN} out: all ~{AGAIN}"
+        yield Check("PREEXEC_EXCLUDE_HOST_EXIT_VALUES", not hit, detail if hit else f"not {AGAIN}", fix if hit else "")

@@ -208,8 +208,8 @@ def lsid(state: dict[str, Any], _arguments: list[str]) -> str:
     return f"{version}\n\nMy cluster name is lab\nMy master name is ctl\n"
 
 
-def bparams(_state: dict[str, Any], _arguments: list[str]) -> str:
-    return "MBD_SLEEP_TIME = 10\nENABLE_USER_RESUME = N\n"
+def bparams(state: dict[str, Any], _arguments: list[str]) -> str:
+    return str(state.get("params", "    MBD_SLEEP_TIME = 10 (seconds)\n    ENABLE_USER_RESUME = N\n"))
 
 
 PROGRAMS: dict[str, Callable[[dict[str, Any], list[str]], str]] = {

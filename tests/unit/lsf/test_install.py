@@ -318,6 +318,33 @@ def test_doctor_finds_what_is_missing_and_what_is_well(lsf: Host, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("ENABLE_USER_RESUME = Y", "ENABLE_USER_RESUME"),
+        ("LOCAL_MAX_PREEXEC_RETRY = 3", "LOCAL_MAX_PREEXEC_RETRY"),
+        ("PREEXEC_EXCLUDE_HOST_EXIT_VALUES = 75 76", "PREEXEC_EXCLUDE_HOST_EXIT_VALUES"),
+        ("PREEXEC_EXCLUDE_HOST_EXIT_VALUES = all ~1", "PREEXEC_EXCLUDE_HOST_EXIT_VALUES"),
+    ],
+)
+def test_doctor_finds_settings_that_would_hurt_jobs_whose_start_is_refused(
+    lsf: Host, tmp_path: Path, monkeypatch: Any, line: str, name: str
+) -> None:
+    fake = FakeLsf(tmp_path / "fake")
+    settings = lsf.settings()
+    section = settings.managers["lsf"].model_copy(update={"bin_dir": str(fake.bin), "control_hosts": ("here",)})
+    settings = settings.model_copy(update={"managers": {"lsf": section}})
+    monkeypatch.setattr(install.socket, "gethostname", lambda: "here")
+    fake.write(params=f"Parameters:\n    {line}\n")
+    found = {check.name: check for check in doctor.check(settings, Catalog({"fez": FEZ}))}[name]
+    assert found.ok is False
+    assert found.fix
+    fake.write(params="    PREEXEC_EXCLUDE_HOST_EXIT_VALUES = all ~75\n    LOCAL_MAX_PREEXEC_RETRY = 2147483647\n")
+    checks = {check.name: check for check in doctor.check(settings, Catalog({"fez": FEZ}))}
+    assert all(checks[each].ok for each in ("ENABLE_USER_RESUME", "LOCAL_MAX_PREEXEC_RETRY"))
+    assert checks["PREEXEC_EXCLUDE_HOST_EXIT_VALUES"].ok
+
+
+@pytest.mark.parametrize(
     "argv",
     [
         ["bjobs", "-u", "all", "-json", "-o", "x", "1", "2"], ["bjobs", "-u", "all", "-w"], ["lsload", "-s"],
