@@ -168,5 +168,5 @@ class Shown(Protocol):
     """A manager whose sensors are programs on its hosts, which read from a file what they are to show."""
 
     @property
-    def values(self) -> Mapping[str, int]:
+    def open_slots(self) -> Mapping[str, int]:
         """Open slots by native name, as they were published last."""

@@ -115,7 +115,7 @@ def health(context: Context) -> Health:
     return Health(
         healthy=not dead,
         silent=sorted(dead),
-        sensors={name: dict(each.values) for name, each in context.managers.items() if isinstance(each, Shown)},
+        sensors={name: dict(each.open_slots) for name, each in context.managers.items() if isinstance(each, Shown)},
         version=VERSION,
         at=now,
         publishers={

@@ -25,6 +25,8 @@ from qtandem.lsf.records import Record
 KEPT_UIDS_S = 600.0
 # Of a user that this host does not know: no lease can be of use to that job here.
 NO_UID = 2**32 - 2
+# Of a job that was stopped before it began.
+STOPPED = "PSUSP"
 # How long a value may be on its way: through the relay's mirror, the elim's period, LIM's, and mbatchd's.
 LAG_S = 45.0
 SENSORS = Path("/run/qtandem/sensors.lsf")
@@ -112,7 +114,7 @@ class LsfManager:
 
     # ---- sensors
     @property
-    def values(self) -> Mapping[str, int]:
+    def open_slots(self) -> Mapping[str, int]:
         """What the elims are to show, by native name: for hosts that have no file of ours but a relay's mirror."""
         return dict(self._values)
 
@@ -185,7 +187,8 @@ class LsfManager:
         return JobId(self.name, self.cluster, record.job, record.index or None)
 
     def _job(self, job: JobId, record: Record, uids: Mapping[str, int]) -> Job:
-        pause = self._pauses.get(job)
+        # One that somebody has resumed meanwhile is paused no more.
+        pause = self._pauses.get(job) if record.stat == STOPPED else None
         return Job(
             id=job,
             state=record.state,

@@ -257,6 +257,11 @@ async def test_health_is_for_everybody_and_names_what_is_wrong(client: Client) -
     assert (status, answer["healthy"], answer["problems"]) == (200, True, ["reload refused: line 3"])
 
 
+async def test_health_says_what_sensors_that_are_programs_are_to_show(client: Client) -> None:
+    client.house.manager.open_slots = {"fez": 1}
+    assert (await client.get("healthz"))[1]["sensors"] == {"fake": {"fez": 1}}
+
+
 async def test_explain_tells_the_true_cause_of_a_pending_job(client: Client, eventually: Callable) -> None:
     house = client.house
     grants = house.manager.read_native("fez@q:1")

@@ -79,7 +79,7 @@ async def test_the_file_is_there_before_lsf_is_asked(lsf: FakeLsf, manager: LsfM
     with pytest.raises(QtandemError, match="lsload"):
         await manager.publish(OPEN)
     assert lsf.sensors.read_text() == "fez 2\nibm_x 1\n"
-    assert manager.values == {"fez": 2, "ibm_x": 1}
+    assert manager.open_slots == {"fez": 2, "ibm_x": 1}
     assert lsf.sensors.stat().st_mode & 0o777 == 0o644
 
 
@@ -241,6 +241,15 @@ async def test_a_held_job_stays_with_a_comment(lsf: FakeLsf, manager: LsfManager
     assert (job.comment, job.eligible_at) == ("qtandem: fez is\nclosed (refused 5 times)", None)
     assert lsf.job(number)["stat"] == "PSUSP"
     assert lsf.read()["posted"] == {number: "qtandem: fez is closed (refused 5 times)"}
+
+
+async def test_a_job_that_was_resumed_is_paused_no_more(lsf: FakeLsf, manager: LsfManager) -> None:
+    """By an administrator; on OpenLava also by its owner."""
+    number = lsf.submit("qpu_fez=1")
+    await manager.hold(job_id(number), "no")
+    lsf.become(number, "PEND")
+    [job] = await manager.pending()
+    assert (job.comment, job.eligible_at) == ("", None)
 
 
 async def test_a_running_job_is_requeued_before_it_is_held(lsf: FakeLsf, manager: LsfManager) -> None:
