@@ -1,9 +1,8 @@
 """pyslurm, in a process of its own for each call: it blocks, and a fault in it ends the process that has loaded it.
 
-usage: bound.py fits | nodes | jobs | hold JOB | release JOB
+usage: bound.py fits VERSION | nodes | jobs | release JOB
 
-Prints one JSON value. With a launcher the process runs as the user who has rights in Slurm, so it takes these calls
-and no others.
+Prints one JSON value.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-CALLS = ("fits", "nodes", "jobs", "hold", "release")
 _PLAIN = ("Nodes", "Jobs", "Job", "RPCError")
 
 
@@ -35,10 +33,8 @@ def answer(module: Any, call: str, arguments: Sequence[str]) -> Any:
         return [_node(str(name), node) for name, node in module.Nodes.load().items()]
     if call == "jobs" and not arguments:
         return [_job(int(number), job) for number, job in module.Jobs.load().items()]
-    if call in ("hold", "release") and len(arguments) == 1 and re.fullmatch(r"\d{1,10}", arguments[0]):
-        job = module.Job(int(arguments[0]))
-        # So that its owner may release it.
-        job.hold(mode="user") if call == "hold" else job.release()
+    if call == "release" and len(arguments) == 1 and re.fullmatch(r"\d{1,10}", arguments[0]):
+        module.Job(int(arguments[0])).release()
         return True
     raise ValueError(f"{call[:20]!r} is not called like this")
 

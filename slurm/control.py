@@ -15,13 +15,11 @@ from typing import Any, Protocol
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.manager_commands import ManagerCommands
-from qtandem.core.processes import Start, start_child
 from qtandem.slurm import conf, jobs
 from qtandem.slurm.bound import words
 from qtandem.slurm.commands import UNREACHABLE, Client, SlurmSettings, environment
 
-# The name of the process in the launcher's file.
-PROGRAM, MODULE = "qtandem-pyslurm", "qtandem.slurm.bound"
+MODULE = "qtandem.slurm.bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +77,17 @@ class ByCommands:
         await self._client.run("scontrol", "release", str(job))
 
 
-class ByBindings:
-    """pyslurm, in a process for each call; its failures carry its own words. With `launched` the launcher starts it."""
+class ByBindings(ByCommands):
+    """pyslurm, in a process for each call; its failures carry its own words.
 
-    def __init__(self, settings: SlurmSettings, start: Start = start_child, *, launched: bool = False) -> None:
-        path = {} if launched else {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        self._commands = ManagerCommands("", environment(settings) | path, UNREACHABLE, start)
-        # Nothing of its environment or folder counts where root starts it.
-        self._argv = [PROGRAM, *arguments()] if launched else [sys.executable, "-m", MODULE]
+    It cannot hold a job so that its owner may release it: `Job.hold(mode="user")` writes through a null pointer
+    (24.11.0, 25.11.2). That stays with the command.
+    """
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        super().__init__(Client(settings))
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._commands = ManagerCommands("", environment(settings) | path, UNREACHABLE)
 
     async def fits(self, slurm: str) -> str:
         """Why it is of no use for a Slurm of this version; empty if it fits."""
@@ -101,14 +102,11 @@ class ByBindings:
     async def jobs(self) -> dict[int, JobView]:
         return _by_number(await self._ask("jobs"))
 
-    async def hold(self, job: int) -> None:
-        await self._ask("hold", str(job))
-
     async def release(self, job: int) -> None:
         await self._ask("release", str(job))
 
     async def _ask(self, *call: str) -> Any:
-        said = (await self._commands.run(*self._argv, *call)).stdout
+        said = (await self._commands.run(sys.executable, "-m", MODULE, *call)).stdout
         try:
             return json.loads(said)
         except ValueError as error:
@@ -116,7 +114,7 @@ class ByBindings:
 
 
 class Preferring:
-    """The first of two ways; the other where the first gets no answer, since its process may have crashed."""
+    """The first of two ways; the other where the first fails, since its process may have crashed."""
 
     def __init__(self, first: Control, second: Control) -> None:
         self._first, self._second = first, second
@@ -146,13 +144,13 @@ class Preferring:
             await self._second.release(job)
 
 
-async def choose(settings: SlurmSettings, start: Start = start_child, *, launched: bool = False) -> tuple[Control, str]:
+async def choose(settings: SlurmSettings) -> tuple[Control, str]:
     """The control to use, and why it is not pyslurm (empty if it is). Raises as `Client.run` does."""
-    client = Client(settings, start)
+    client = Client(settings)
     commands = ByCommands(client)
     if not installed():
         return commands, "pyslurm is not installed"
-    bindings = ByBindings(settings, start, launched=launched)
+    bindings = ByBindings(settings)
     version = conf.version((await client.run("scontrol", "--version")).stdout)
     # The version of one release in pyslurm's spelling, 24.5 for Slurm's 24.05.
     lack = await bindings.fits("{}.{}".format(*version)) if version else "Slurm's version cannot be read"
@@ -162,11 +160,6 @@ async def choose(settings: SlurmSettings, start: Start = start_child, *, launche
 def installed() -> bool:
     """Whether there is a pyslurm beside us, of whatever version; it is not imported."""
     return importlib.util.find_spec("pyslurm") is not None
-
-
-def arguments() -> list[str]:
-    """What the interpreter is started with by the launcher, before the call."""
-    return ["-I", "-m", MODULE]
 
 
 def _by_name(records: list[Mapping[str, Any]]) -> dict[str, NodeView]:

@@ -10,7 +10,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
-from qtandem.slurm import control, jobs, licences
+from qtandem.slurm import jobs, licences
 from qtandem.slurm.commands import Client, SlurmSettings
 from qtandem.slurm.jobs import Record
 from qtandem.slurm.licences import Licence
@@ -41,9 +41,7 @@ class SlurmManager(Placing):
         self._server = settings.server
         self._natives = dict(natives)
         self._names = {native: name for name, native in natives.items()}
-        self._settings, self._start = settings, start
         self._client = Client(settings, start)
-        self._chosen: control.Control | None = None
         self._writing = asyncio.Lock()
 
     def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:
@@ -150,21 +148,9 @@ class SlurmManager(Placing):
         if known is None or known.state is JobState.ENDED:
             return
         pending = known.state is JobState.PENDING
-        if not pending:
-            await self._client.run("scontrol", "requeuehold", jobs.target(job))
-        elif job.index is None:
-            await (await self._control()).hold(int(job.job))
-        else:
-            # pyslurm knows an element only once it has a number of its own.
-            await self._client.run("scontrol", "uhold", jobs.target(job))
+        await self._client.run("scontrol", "uhold" if pending else "requeuehold", jobs.target(job))
         text = jobs.comment_with(known.comment, comment)
         await self._client.run("scontrol", "update", f"jobid={jobs.target(job)}", f"comment={text}")
-
-    async def _control(self) -> control.Control:
-        if self._chosen is None:
-            launched = self._start is not start_child
-            self._chosen, _ = await control.choose(self._settings, self._start, launched=launched)
-        return self._chosen
 
     async def delay(self, job: JobId, seconds: float) -> None:
         when = f"now+{max(1, round(seconds))}" if seconds > 0 else "now"

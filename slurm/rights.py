@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 from qtandem.core.accounts import MORE, Commands
-from qtandem.slurm import control
 from qtandem.slurm.commands import SlurmSettings, environment
 
 
@@ -15,7 +13,7 @@ def commands(settings: SlurmSettings) -> Commands:
     """The section of root's file for this cluster."""
     server = f"server={settings.server}"
     change = ("-i", "modify", "resource", "where", "name=*", server, "set")
-    allow: dict[str, tuple[tuple[str, ...], ...]] = {
+    allow = {
         "scontrol": (
             ("-o", "show", "lic"),
             ("uhold", "*"),
@@ -39,13 +37,7 @@ def commands(settings: SlurmSettings) -> Commands:
         "squeue": ((MORE,),),
         "sbatch": (("--test-only", MORE),),
     }
-    paths = {name: _path(settings, name) for name in allow}
-    if control.installed():
-        allow["scontrol"] = (*allow["scontrol"], ("--version",))
-        calls = (("fits", "*"), ("nodes",), ("jobs",), ("hold", "*"), ("release", "*"))
-        allow[control.PROGRAM] = tuple((*control.arguments(), *call) for call in calls)
-        paths[control.PROGRAM] = sys.executable
-    return Commands("slurm", environment(settings), paths, allow)
+    return Commands("slurm", environment(settings), {name: _path(settings, name) for name in allow}, allow)
 
 
 def _path(settings: SlurmSettings, name: str) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
 from qtandem.slurm import control as chosen
 from qtandem.slurm.commands import Client
 from qtandem.slurm.control import ByBindings, ByCommands, Control, NodeView, Preferring, choose
-from qtandem.slurm.manager import SlurmManager
 from tests.fakes.slurm.cluster import FakeSlurm
 
 # pyslurm as far as we call it, over the fake's state.
@@ -42,8 +41,6 @@ def answering():
 class Job:
     def __init__(self, number):
         self.number = number
-    def hold(self, mode=None):
-        self._set({{"user": "uhold"}}[mode or "admin"])
     def release(self):
         self._set("release")
     def _set(self, action):
@@ -107,6 +104,8 @@ def pyslurm(fake: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def _write(place: Path, fake: FakeSlurm, version: str = "24.11.0", **what: bool) -> None:
     flags = {name: what.get(name, False) for name in ("broken", "crash", "old")}
     (place / "pyslurm.py").write_text(MODULE.format(version=version, folder=str(fake.folder), **flags))
+    # Two versions of one second and size would pass for one.
+    shutil.rmtree(place / "__pycache__", ignore_errors=True)
     importlib.invalidate_caches()
 
 
@@ -167,20 +166,20 @@ async def test_a_host_without_it_says_so(settings: ManagerSettings, monkeypatch:
     assert reason == "pyslurm is not installed"
 
 
-async def test_the_daemon_goes_on_with_the_commands_when_pyslurm_crashes(
+async def test_the_commands_do_it_where_pyslurm_crashes(
     settings: ManagerSettings, fake: FakeSlurm, pyslurm: Path
 ) -> None:
-    """Holding is the daemon's own use of it."""
-    manager = SlurmManager(settings, {"fez": "fez"})
-    fake.submit(7, "fez@qtandem:1")
-    fake.submit(8, "fez@qtandem:1")
-    await manager.hold(JobId("slurm", "lab", "7"), "why")
-    assert fake.calls_of("scontrol")[-1][:2] == ["update", "jobid=7"]
-    assert not [call for call in fake.calls_of("scontrol") if call[0] == "uhold"]
+    control, lack = await choose(settings)
+    assert lack == ""
+    before = len(fake.calls_of("scontrol"))
+    assert len(await control.nodes()) == 2
+    assert len(fake.calls_of("scontrol")) == before
     _write(pyslurm, fake, crash=True)
-    await manager.hold(JobId("slurm", "lab", "8"), "why")
-    assert [call for call in fake.calls_of("scontrol") if call[0] == "uhold"] == [["uhold", "8"]]
-    assert (fake.job(7)["state_reason"], fake.job(8)["state_reason"]) == ("JobHeldUser", "JobHeldUser")
+    fake.submit(7)
+    assert (len(await control.nodes()), list(await control.jobs())) == (2, [7])
+    await control.hold(7)
+    await control.release(7)
+    assert [call[0] for call in fake.calls_of("scontrol")[before:]] == ["show", "show", "uhold", "release"]
 
 
 async def test_the_real_pyslurm_shows_and_does_what_the_commands_do() -> None:
