@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qtandem.core import doctoring
+from qtandem.core import accounts, doctoring
 from qtandem.core.installing import ChangeState, Check
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.gridengine import complexes
+from qtandem.gridengine import complexes, rights
 from qtandem.gridengine.install import Installer
 from qtandem.gridengine.records import parsed
 
@@ -27,8 +27,10 @@ class _Doctor:
         self._client = self._installer.client
 
     def questions(self) -> list[doctoring.Question]:
-        everywhere = [self._version, self._hooks, self._daemon]
-        return [*everywhere, self._cell, self._jsv, self._sensors] if self._installer.is_master() else everywhere
+        here = [self._version, self._hooks, self._daemon]
+        if self._installer.launches():
+            here.append(self._users)
+        return [*here, self._cell, self._jsv, self._sensors] if self._installer.is_master() else here
 
     def _version(self) -> Iterator[Check]:
         text = self._client.run_sync("qconf", "-help").stdout.splitlines()
@@ -39,6 +41,9 @@ class _Doctor:
 
     def _daemon(self) -> Iterator[Check]:
         yield from doctoring.daemon(self._settings.daemon.socket)
+
+    def _users(self) -> Iterator[Check]:
+        yield from accounts.checks(self._settings.daemon, rights.commands(self._installer.section))
 
     def _cell(self) -> Iterator[Check]:
         """What the installer would still do, as faults."""

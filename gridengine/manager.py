@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from qtandem.core import commands
 from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
-from qtandem.core.manager_commands import ManagerCommands
+from qtandem.core.manager_commands import TIMEOUT_S, ManagerCommands
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
@@ -57,6 +58,34 @@ class Client(ManagerCommands):
         self.cell = options.get("cell") or os.environ.get("SGE_CELL") or "default"
         self.environment = {"SGE_ROOT": self.root, "SGE_CELL": self.cell, "SGE_SINGLE_LINE": "1"}
         super().__init__(settings.bin_dir, self.environment, _UNREACHABLE, start)
+
+    @property
+    def common(self) -> Path:
+        """The folder that all hosts of the cell share."""
+        return Path(self.root) / self.cell / "common"
+
+    def master(self) -> list[str]:
+        """The host of qmaster, as the cell's own file names it; empty where that is not there."""
+        try:
+            return (self.common / "act_qmaster").read_text().split()
+        except OSError:
+            return []
+
+    def bootstrap(self) -> dict[str, str]:
+        """What the cell's daemons read at their start; empty where it is not there."""
+        try:
+            return complexes.attributes((self.common / "bootstrap").read_text())
+        except OSError:
+            return {}
+
+    def shepherds(self) -> list[str]:
+        """Where Grid Engine's own shepherd may be on this host, in the order in which execd looks."""
+        folder = Path(self.bootstrap().get("binary_path", "/usr/sbin"))
+        try:
+            said = commands.run_sync([str(Path(self.root) / "util" / "arch")], timeout_s=TIMEOUT_S).stdout.split()
+        except CommandError:
+            said = []
+        return [*(str(folder / arch / "sge_shepherd") for arch in said[:1]), str(folder / "sge_shepherd")]
 
 
 class GridEngineManager:

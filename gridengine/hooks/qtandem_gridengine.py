@@ -46,6 +46,9 @@ class Job:
                 values[key] = value
         if not re.match(r"\d+\Z", self.id) or values.get("job_id") != self.id or values.get("job_owner") != self.owner:
             raise ValueError("%s is not of job %s of %s" % (spool, self.id, self.owner))
+        # The name of the folder comes from the environment. Grid Engine's own is not the user's.
+        if os.stat(spool).st_uid == pwd.getpwnam(self.owner).pw_uid != os.geteuid():
+            raise ValueError("%s belongs to %s" % (spool, self.owner))
         task = int(values.get("ja_task_id") or 0)
         self.index = task or None
         self.queue = values.get("queue", "")
@@ -75,7 +78,8 @@ def started(job, run):
     variables = answer.get("env", {})
     write_environment(job.name, user.pw_uid, user.pw_gid, environment_lines(variables, say))
     public = {name: variables[name] for name in ("QTANDEM_RUN", "QTANDEM_SOCKET") if name in variables}
-    with open(os.path.join(job.spool, "environment"), "a") as stream:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+    with os.fdopen(os.open(os.path.join(job.spool, "environment"), flags), "a") as stream:
         stream.write(environment_lines(public, say))
 
 

@@ -28,6 +28,7 @@ class GridEngineCluster(Cluster):
     control = "ctl"
     workers = ("c1", "c2")
     waits_for_qpu = WAITS
+    devices_user = "qtandem-worker"
     pauses_requeued = False
     cannot: Mapping[str, str] = {
         "directives": "the scenario's directive is Slurm's; `#$ -l qpu=` has a scenario of its own",
@@ -222,7 +223,7 @@ class GridEngineCluster(Cluster):
                 self.exec(host, ["true"], timeout=10)
             except HostLost:
                 self.return_node(host)
-        for daemon in ("qmaster", "qtandemd", "deadman"):
+        for daemon in ("qmaster", "launcher", "qtandemd", "deadman"):
             self.start(daemon, self.control)
         for host in self.workers:
             for daemon in ("relay", "execd"):

@@ -24,11 +24,13 @@ class FakeCell:
             (self.bin_dir / program).chmod(0o755)
 
     def read(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.path.read_text())
+        with commands.locked(self.path):
+            found: dict[str, Any] = json.loads(self.path.read_text())
         return found
 
     def write(self, state: dict[str, Any]) -> None:
-        self.path.write_text(json.dumps(state))
+        with commands.locked(self.path):
+            self.path.write_text(json.dumps(state))
 
     def submit(self, requests: str, owner: str = "alice", kind: int = 0) -> str:
         state = self.read()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import fcntl
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
@@ -30,7 +31,13 @@ class Failure(Exception):
 
 
 def fresh() -> dict[str, Any]:
-    return {"complexes": ["arch", "h_rt"], "global": {}, "jobs": {}, "next": 1, "down": False, "log": []}
+    conf = {"load_sensor": "none", "prolog": "none", "epilog": "none", "shepherd_cmd": "none", "jsv_url": "none"}
+    conf |= {"execd_params": "none", "jsv_allowed_mod": "ac,h,i,e,o,j,M,N,p,w"}
+    queue = {"starter_method": "NONE", "prolog": "NONE", "epilog": "NONE", "complex_values": "NONE"}
+    return {
+        "complexes": ["arch", "h_rt"], "global": {}, "jobs": {}, "next": 1, "down": False, "log": [], "conf": conf,
+        "queues": {"main": queue, "classical": dict(queue)}, "managers": ["root"],
+    }  # fmt: skip
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -55,9 +62,54 @@ def qconf(state: dict[str, Any], arguments: list[str]) -> str:
                 raise Failure(f'denied: attribute "{name}" is not a complex attribute\n')
             state["global"][name] = value
         return 'root@ctl modified "global" in exechost list\n'
+    said = _of_the_cell(state, arguments)
+    if said is not None:
+        return said
     if arguments == ["-tsm"]:
         return "root@ctl triggers scheduler monitoring\n"
     raise Failure(f"error: invalid option {arguments}\n")
+
+
+def _of_the_cell(state: dict[str, Any], arguments: list[str]) -> str | None:
+    """What an installer asks and changes."""
+    match arguments:
+        case ["-help"]:
+            return "SGE 8.1.9\nusage: qconf [options]\n"
+        case ["-sconf"]:
+            return "#global:\n" + _object(state["conf"])
+        case ["-Mconf", path]:
+            lines = (line.partition(" ") for line in Path(path).read_text().splitlines())
+            state["conf"] = {key: value.strip() for key, _, value in lines}
+        case ["-sql"]:
+            return "".join(f"{name}\n" for name in state["queues"])
+        case ["-sq", name]:
+            return f"qname {name}\n" + _object(state["queues"][name])
+        case ["-sel"]:
+            return ""
+        case ["-sm"]:
+            return "".join(f"{name}\n" for name in state["managers"])
+        case ["-am", name]:
+            state["managers"].append(name)
+        case ["-dm", name]:
+            state["managers"].remove(name)
+        case ["-mattr", "queue", key, value, *names]:
+            for name in names:
+                state["queues"][name][key] = value
+        case ["-dattr", "queue", "complex_values", _, name]:
+            state["queues"][name]["complex_values"] = "NONE"
+        case ["-dattr", "exechost", "complex_values", names, "global"]:
+            for name in names.split(","):
+                del state["global"][name]
+        case _:
+            return None
+    return ""
+
+
+def _object(values: dict[str, str]) -> str:
+    """As qconf shows it: long values go on in the next line."""
+    continued = " \\\n" + " " * 21 + "$"
+    lines = (f"{key:<20} {value.replace(' $', continued)}\n" for key, value in values.items())
+    return "".join(lines)
 
 
 def qhost(state: dict[str, Any], arguments: list[str]) -> str:
@@ -180,21 +232,34 @@ PROGRAMS: dict[str, Callable[[dict[str, Any], list[str]], str]] = {
 }  # fmt: skip
 
 
-def main(path: Path, program: str, arguments: list[str]) -> int:
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Nobody else reads or writes the state meanwhile."""
     with (path.parent / f"{path.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def call(path: Path, program: str, arguments: list[str]) -> tuple[int, str, str]:
+    """Status and what goes to stdout and stderr."""
+    with locked(path):
         state = json.loads(path.read_text())
         state["log"].append([program, *arguments])
         try:
             if state["down"]:
                 raise Failure(NO_QMASTER)
-            sys.stdout.write(PROGRAMS[program](state, arguments))
-            status = 0
+            answer = (0, PROGRAMS[program](state, arguments), "")
         except Failure as failure:
-            sys.stderr.write(str(failure))
-            status = failure.status
+            answer = (failure.status, "", str(failure))
         path.write_text(json.dumps(state))
-        return status
+        return answer
+
+
+def main(path: Path, program: str, arguments: list[str]) -> int:
+    status, out, err = call(path, program, arguments)
+    sys.stdout.write(out)
+    sys.stderr.write(err)
+    return status
 
 
 if __name__ == "__main__":

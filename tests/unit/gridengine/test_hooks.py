@@ -252,3 +252,45 @@ def test_what_cannot_be_read_ends_no_sensor(hooks: Any, sensor: Sensor) -> None:
     (hooks.folder / "names").mkdir()
     for _ in range(3):
         assert sensor.report() == SHUT
+
+
+# ---- shepherd command
+INTERACTIVE = "job_id=7\nadmin_user=sgeadmin\npty=2\nprolog=x\n"
+
+
+@pytest.fixture
+def shepherd(hooks: Any) -> Any:
+    own = hooks.folder / "sge_shepherd"
+    own.write_text('#!/bin/sh\necho "$*"\nexit 7\n')
+    own.chmod(0o755)
+    path = hooks.write("shepherd", SHEPHERDS=(str(hooks.folder / "none/sge_shepherd"), str(own)))
+
+    def run(config: str) -> tuple[subprocess.CompletedProcess[str], str]:
+        spool = hooks.folder / "spool"
+        spool.mkdir(exist_ok=True)
+        (spool / "config").write_text(config)
+        done = subprocess.run([path], cwd=spool, capture_output=True, text=True, check=False, timeout=20)
+        assert sorted(file.name for file in spool.iterdir() if file.name != "qtandem") == ["config"]
+        return done, (spool / "config").read_text()
+
+    return run
+
+
+def test_the_shepherd_of_an_interactive_job_stays_root(shepherd: Any) -> None:
+    done, config = shepherd(INTERACTIVE)
+    assert (done.stdout, done.returncode) == ("-bg\n", 7)
+    assert config == INTERACTIVE.replace("sgeadmin", "none")
+
+
+@pytest.mark.parametrize("config", ["job_id=7\nadmin_user=sgeadmin\npty=0\n", "", "pty=21\nadmin_user=x\n"])
+def test_the_shepherd_of_any_other_job_is_started_as_it_would_be_without_us(shepherd: Any, config: str) -> None:
+    done, left = shepherd(config)
+    assert (done.stdout, done.returncode, left) == ("-bg\n", 7, config)
+
+
+def test_where_root_may_not_write_the_shepherd_is_left_alone(shepherd: Any, hooks: Any) -> None:
+    """As on a file system of another host that takes root for nobody; here something is in the way."""
+    (hooks.folder / "spool").mkdir()
+    (hooks.folder / "spool/qtandem").symlink_to("/etc/qtandem-nowhere")
+    done, left = shepherd(INTERACTIVE)
+    assert (done.returncode, left) == (7, INTERACTIVE)
