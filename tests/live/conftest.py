@@ -14,6 +14,7 @@ import pytest
 from tests.live.cluster import QPUS, Cluster
 from tests.live.gridengine_cluster import GridEngineCluster
 from tests.live.hosts import ROOT, no_docker, unique_project
+from tests.live.lsf_cluster import LsfCluster
 from tests.live.pbs_cluster import PbsCluster
 from tests.live.slurm_cluster import SlurmCluster
 
@@ -21,9 +22,10 @@ CLUSTERS: dict[str, type[Cluster]] = {
     "slurm": SlurmCluster,
     "gridengine": GridEngineCluster,
     "pbs": PbsCluster,
+    "lsf": LsfCluster,
 }
 # Of these QTANDEM_NAME_IMAGE names an image with the manager in it, which the tester has; the rest is built on it.
-SUPPLIED = ("pbs",)
+SUPPLIED = ("pbs", "lsf")
 
 
 def required(manager: str) -> bool:
