@@ -14,8 +14,8 @@ from qtandem.core.providers.base import TaskReport, TaskState
 from qtandem.daemons.logs import log
 
 FIRST_POLL_S, POLL_MAX_S = 0.02, 5.0
-# Later polls wait for a tenth of the time that the task has taken so far.
-POLL_SHARE = 0.1
+# Later looks wait for a hundredth of the time that the task has been in its state.
+POLL_SHARE = 0.01
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 RESULT_TRIES = 5
 
@@ -31,6 +31,10 @@ class Caller(Protocol):
         purpose: Literal["observe", "execute"] = "observe",
         uid: int | None = None,
     ) -> object: ...
+
+
+class Save(Protocol):
+    async def __call__(self, live: Live, task: Task, result: str | None = None, /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -55,15 +59,15 @@ class Live:
 class Driver:
     """Drives tasks. `token` gives the lease's vendor token, or None once the lease is not held any more.
 
-    `save` writes a task to the store and tells its watchers; `finds_tasks` says whether the vendor knows tasks by
-    our key, which is the task's id: only then may a submission that was interrupted be made again.
+    `save` writes a task to the store, with its result if it has one, and tells its watchers. `finds_tasks` says whether
+    the vendor knows tasks by our key, which is the task's id: only then may a submission that was interrupted be made
+    again.
     """
 
     workers: Caller
     token: Callable[[str], str | None]
-    save: Callable[[Live, Task], Awaitable[None]]
+    save: Save
     payload: Callable[[str], Awaitable[Mapping[str, Any] | None]]
-    keep_result: Callable[[Task, str], Awaitable[None]]
     finds_tasks: Callable[[Task], Awaitable[bool]]
     clock: Callable[[], float]
 
@@ -115,7 +119,8 @@ class Driver:
             raise QtandemError("no-lease", f"The lease {task.lease} is not held any more")
         if task.state is not TaskState.SUBMITTING:
             await self.save(live, replace(task, state=TaskState.SUBMITTING))
-        return str(await self._call(task, "task_start", token, task.id, dict(payload)))
+        method = "task_start" if unsure else "task_send"
+        return str(await self._call(task, method, token, task.id, dict(payload)))
 
     async def _found(self, live: Live) -> str | None:
         found = await self._call(live.task, "find_task", live.task.id)
@@ -131,7 +136,7 @@ class Driver:
             except QtandemError as error:
                 if not error.retryable:
                     raise
-                await _pause(live, delay)
+                await _pause(live, max(delay, error.retry_after or 0.0))
                 delay = min(2 * delay, RETRY_MAX_S)
                 continue
             delay = RETRY_FIRST_S
@@ -139,8 +144,9 @@ class Driver:
             if report.state.final:
                 await self._conclude(live, vendor_task, report)
                 return
-            await self._note(live, report)
-            await _pause(live, min(max(FIRST_POLL_S, POLL_SHARE * (self.clock() - began)), POLL_MAX_S))
+            if await self._note(live, report):
+                began = self.clock()
+            await _pause(live, poll_pause_s(self.clock() - began))
 
     async def _stop(self, live: Live, vendor_task: str) -> bool:
         try:
@@ -151,18 +157,19 @@ class Driver:
             log("tasks").warning("task not stopped", task=live.task.id, why=error.one_line())
         return True
 
-    async def _note(self, live: Live, report: TaskReport) -> None:
+    async def _note(self, live: Live, report: TaskReport) -> bool:
+        """Whether the state is another than before."""
         if report.state is live.task.state:
-            return
+            return False
         started = live.task.started_at
         if report.state is TaskState.RUNNING and started is None:
             started = self.clock()
         await self.save(live, replace(live.task, state=report.state, reason=report.reason, started_at=started))
+        return True
 
     async def _conclude(self, live: Live, vendor_task: str, report: TaskReport) -> None:
         """The result is kept before anybody is told that it is there."""
-        if report.state is TaskState.COMPLETED:
-            await self._fetch(live, vendor_task)
+        result = await self._fetch(live, vendor_task) if report.state is TaskState.COMPLETED else None
         now = self.clock()
         done = replace(
             live.task,
@@ -173,27 +180,30 @@ class Driver:
         )
         live.task = done
         stopped = live.stop if report.state is TaskState.CANCELLED else None
-        await self._finish(live, report.state, stopped or report.reason)
+        await self._finish(live, report.state, stopped or report.reason, result)
 
-    async def _fetch(self, live: Live, vendor_task: str) -> None:
+    async def _fetch(self, live: Live, vendor_task: str) -> str | None:
         for attempt in range(RESULT_TRIES):
             try:
-                text = str(await self._call(live.task, "task_result", vendor_task))
+                return str(await self._call(live.task, "task_result", vendor_task))
             except QtandemError as error:
                 if not error.retryable or attempt == RESULT_TRIES - 1:
                     # The vendor still has it: whoever asks for the result asks the vendor then.
                     log("tasks").warning("result not fetched", task=live.task.id, why=error.one_line())
-                    return
+                    return None
                 await asyncio.sleep(RETRY_FIRST_S * 2.0**attempt)
-            else:
-                await self.keep_result(live.task, text)
-                return
+        return None
 
-    async def _finish(self, live: Live, state: TaskState, reason: str) -> None:
-        await self.save(live, replace(live.task, state=state, reason=reason, finished_at=self.clock()))
+    async def _finish(self, live: Live, state: TaskState, reason: str, result: str | None = None) -> None:
+        await self.save(live, replace(live.task, state=state, reason=reason, finished_at=self.clock()), result)
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
         return await self.workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)
+
+
+def poll_pause_s(elapsed_s: float) -> float:
+    """How long to wait before the next look at a task that has been in its state for so long."""
+    return min(max(FIRST_POLL_S, POLL_SHARE * elapsed_s), POLL_MAX_S)
 
 
 async def _pause(live: Live, seconds: float) -> None:

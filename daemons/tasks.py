@@ -94,9 +94,7 @@ class Tasks:
         self._finds: dict[str, bool] = {}
         self._told_versions: dict[str, Mapping[str, str]] = {}
         self._closing = False
-        self._driver = Driver(
-            workers, self._token, self._save, self._payload, self._keep_result, self._finds_tasks, clock
-        )
+        self._driver = Driver(workers, self._token, self._save, self._payload, self._finds_tasks, clock)
 
     async def open(self) -> None:
         """Take up again what was under way when the daemon ended."""
@@ -131,8 +129,7 @@ class Tasks:
         live = Live(task, bytes=size)
         self._live[task.id] = live
         try:
-            await asyncio.to_thread(self._files.put_payload, task.id, payload)
-            noted = await self._ledger.add_task(task)
+            noted = await self._noted(task, payload)
         except BaseException:
             del self._live[task.id]
             raise
@@ -275,11 +272,29 @@ class Tasks:
         if runners:
             await asyncio.wait(runners, timeout=STOP_WAIT_S)
 
-    async def _save(self, live: Live, task: Task) -> None:
+    async def _noted(self, task: Task, payload: Mapping[str, Any]) -> Task:
+        """The task as it stands on disk, with its payload: both at once, since each takes a while."""
+        kept = asyncio.create_task(asyncio.to_thread(self._files.put_payload, task.id, payload))
+        try:
+            noted = await self._ledger.add_task(task)
+        except BaseException:
+            await asyncio.wait([kept])
+            await asyncio.to_thread(self._files.drop_payload, task.id)
+            raise
+        try:
+            await kept
+        except QtandemError as error:
+            if noted.id == task.id:
+                await self._ledger.update_task(replace(task, state=TaskState.FAILED, reason=error.message))
+            raise
+        return noted
+
+    async def _save(self, live: Live, task: Task, result: str | None = None) -> None:
         if task.state is TaskState.COMPLETED and task.cost is None:
             versions = {**task.versions, **await self._versions(task)}
             task = replace(task, cost=self._terms(task.resource).price, versions=versions)
-        await self._ledger.update_task(task)
+        kept = self._keep_result(task, result) if result is not None else asyncio.sleep(0)
+        await asyncio.gather(self._ledger.update_task(task), kept)
         live.task = task
         if task.state.final:
             self.finished += 1
@@ -307,7 +322,11 @@ class Tasks:
         return await asyncio.to_thread(self._files.payload, id)
 
     async def _keep_result(self, task: Task, text: str) -> None:
-        await asyncio.to_thread(self._files.put_result, task.id, task.uid, text)
+        """The vendor still has what the disk does not take: whoever asks for it asks the vendor then."""
+        try:
+            await asyncio.to_thread(self._files.put_result, task.id, task.uid, text)
+        except QtandemError as error:
+            log("tasks").warning("result not kept", task=task.id, why=error.one_line())
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
         return await self._workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)

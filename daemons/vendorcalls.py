@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Lease
 from qtandem.core.resources import Resource
+from qtandem.daemons.looks import Looks
 from qtandem.daemons.userkeys import UserKeys
 
 
@@ -41,6 +42,7 @@ class VendorCalls:
     def __init__(self, pool: Pool, keys: UserKeys, resource: Callable[[str], Resource | None]) -> None:
         self._pool, self.keys, self._resource = pool, keys, resource
         self.leases: Leases | None = None
+        self._looks = Looks(self._statuses)
 
     async def call(
         self,
@@ -52,6 +54,21 @@ class VendorCalls:
     ) -> object:
         """As `Workers.call`; `uid` is for whom it executes. Raises `no-credential` where that user has none."""
         secrets = self.secrets(resource, uid) if purpose == "execute" and uid is not None else None
+        if method == "task_status" and purpose == "execute":
+            return await self._looks.report(resource, str(args[0]), secrets)
+        return await self._call(resource, method, args, purpose, secrets)
+
+    async def _statuses(self, resource: str, tasks: Sequence[str], secrets: Mapping[str, str] | None) -> object:
+        return await self._call(resource, "task_statuses", (list(tasks),), "execute", secrets)
+
+    async def _call(
+        self,
+        resource: str,
+        method: str,
+        args: tuple[object, ...],
+        purpose: Literal["observe", "execute"],
+        secrets: Mapping[str, str] | None,
+    ) -> object:
         if secrets is None:
             return await self._pool.call(resource, method, *args, purpose=purpose)
         return await self._pool.call(resource, method, *args, purpose=purpose, secrets=secrets)

@@ -7,7 +7,7 @@ taken for a fault of the provider.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -115,6 +115,20 @@ class Provider(Protocol):
         """Cancel if still possible; an ended task is no error."""
 
     def metadata(self) -> dict[str, str]: ...
+
+
+class Sender(Protocol):
+    """What a provider can do besides that has to ask its vendor whether a key was sent before."""
+
+    def task_send(self, token: str, key: str, payload: Mapping[str, object]) -> str:
+        """As `task_start`, for a key that was surely never sent."""
+
+
+class Lister(Protocol):
+    """What a provider can do besides whose vendor tells the states of many tasks in one answer."""
+
+    def task_statuses(self, tasks: Sequence[str]) -> Mapping[str, TaskReport]:
+        """The reports on those of the tasks that the answer has; the others are asked for one by one."""
 
 
 class Discoverer(Protocol):

@@ -6,7 +6,9 @@ import importlib
 import os
 import signal
 import sys
+import time
 import traceback
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,10 +20,12 @@ from qtandem.core.providers.frames import Channel, FrameError, confine, die_with
 METHODS = frozenset(
     {
         "observe", "acquire", "release", "find_session", "target", "task_start", "find_task", "task_status",
-        "task_result", "task_logs", "task_stop", "metadata", "discover", "forward",
+        "task_statuses", "task_send", "task_result", "task_logs", "task_stop", "metadata", "discover", "forward",
     }
 )  # fmt: skip
 ENTRY_POINTS = "qtandem.providers"
+# States of many tasks are asked for one after the other for so long; the rest in the next call.
+STATUSES_S = 4.0
 
 
 def main() -> None:
@@ -78,6 +82,10 @@ class Providers:
             return provider.capabilities
         if method not in METHODS:
             raise QtandemError("unsupported", f"Providers have no method {method!r}")
+        if method == "task_statuses":
+            return _statuses(provider, message["args"][0])
+        if method == "task_send" and not hasattr(provider, method):
+            method = "task_start"
         if not hasattr(provider, method):
             raise QtandemError("unsupported", f"{type(provider).__name__} cannot {method}")
         return getattr(provider, method)(*message["args"])
@@ -129,6 +137,23 @@ def _answer(providers: Providers, message: dict[str, Any]) -> tuple[dict[str, ob
     if isinstance(value, str):
         return {"ok": True}, value
     return {"ok": True, "value": _plain(value)}, None
+
+
+def _statuses(provider: Provider, tasks: Sequence[str]) -> list[dict[str, object]]:
+    """Reports or errors on the tasks, in one answer where the vendor can; on fewer than asked for if it is slow."""
+    ends = time.monotonic() + STATUSES_S
+    answers: list[dict[str, object]] = []
+    listed: Mapping[str, TaskReport] = {}
+    if len(tasks) > 1 and hasattr(provider, "task_statuses"):
+        listed = provider.task_statuses(tasks)
+    for task in tasks:
+        if answers and time.monotonic() > ends:
+            break
+        try:
+            answers.append({"report": asdict(listed.get(task) or provider.task_status(task))})
+        except QtandemError as error:
+            answers.append({"error": error.to_wire()})
+    return answers
 
 
 def _plain(value: object) -> object:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import structlog
@@ -300,25 +301,33 @@ def _with(spec: ProviderSpec, secrets: Mapping[str, str] | None) -> ProviderSpec
 
 def _outcome(answer: Answer, method: str, spec: ProviderSpec) -> object:
     if not answer.ok:
-        wire = {
-            key: redact(value, spec.settings) if isinstance(value, str) else value
-            for key, value in (answer.error or {}).items()
-        }
-        raise QtandemError.from_wire(wire)
+        raise _error(answer.error or {}, spec)
     try:
-        return _revive(answer.value, method)
+        return _revive(answer.value, method, spec)
     except (ValueError, TypeError, KeyError) as error:
         raise QtandemError(
             "vendor-error", f"The provider of {spec.resource} answered {method} wrongly", cause=str(error)
         ) from error
 
 
-def _revive(value: object, method: str) -> object:
+def _revive(value: object, method: str, spec: ProviderSpec) -> object:
     if method == "observe":
         return Observation.model_validate(value)
     if method == "task_status" and isinstance(value, dict):
-        return TaskReport(**value | {"state": TaskState(value["state"])})
+        return _report(value)
+    if method == "task_statuses" and isinstance(value, list):
+        return [_report(each["report"]) if "report" in each else _error(each["error"], spec) for each in value]
     return value
+
+
+def _report(row: Mapping[str, Any]) -> TaskReport:
+    return TaskReport(**{**row, "state": TaskState(row["state"])})
+
+
+def _error(wire: Mapping[str, object], spec: ProviderSpec) -> QtandemError:
+    """What the provider raised, without the secrets that a vendor may have repeated."""
+    plain = {key: redact(value, spec.settings) if isinstance(value, str) else value for key, value in wire.items()}
+    return QtandemError.from_wire(plain)
 
 
 async def _still_busy(worker: Worker) -> bool:

@@ -95,6 +95,21 @@ class Scripted:
     def environ(self, _):
         return "\n".join(f"{key}={value}" for key, value in os.environ.items())
 
+    def task_status(self, task):
+        from qtandem.core.errors import QtandemError
+        from qtandem.core.providers.base import TaskReport, TaskState
+
+        if task.startswith("slow:"):
+            time.sleep(float(task.removeprefix("slow:")))
+            return TaskReport(TaskState.RUNNING)
+        if task == "lost":
+            cause = f"the key {self.spec.settings.get('api_key')} does not see it"
+            raise QtandemError("no-such-run", "There is no such task", cause=cause)
+        return TaskReport(TaskState(task))
+
+    def task_start(self, token, key, payload):
+        return f"v-{key}"
+
     def observe(self):
         return {"availability": "sunny"}
 

@@ -42,6 +42,9 @@ class FakeWorkers(FakeVendor):
         purpose: str = "observe",
         secrets: Mapping[str, str] | None = None,
     ) -> object:
+        if method == "task_statuses":
+            return [await self._status_of(resource, task, secrets) for task in args[0]]  # type: ignore[attr-defined]
+        method = "task_start" if method == "task_send" else method
         self.secrets.append((resource, method, secrets))
         if method in ("acquire", "release", "find_session"):
             return await getattr(self, method)(resource, *args)
@@ -52,6 +55,12 @@ class FakeWorkers(FakeVendor):
         if method == "capabilities":
             return {"finds_tasks": self.finds}
         return getattr(self, f"_{method}")(*args)
+
+    async def _status_of(self, resource: str, task: str, secrets: Mapping[str, str] | None) -> object:
+        try:
+            return await self.call(resource, "task_status", task, purpose="execute", secrets=secrets)
+        except QtandemError as error:
+            return error
 
     def finish(self, key: str, state: TaskState = TaskState.COMPLETED, reason: str = "") -> None:
         self.tasks[f"v-{key}"] = TaskReport(state, reason, usage_s=0.5, shots=10)

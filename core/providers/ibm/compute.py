@@ -6,29 +6,28 @@ time-outs, and the worker's deadline holds for the two calls that bring their ow
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, TypeVar
 
-import requests
-from qiskit_ibm_runtime.api.exceptions import RequestsApiError
 from qiskit_ibm_runtime.api.rest.runtime import Runtime
 from qiskit_ibm_runtime.api.session import RetrySession
-from qiskit_ibm_runtime.exceptions import IBMError, IBMNotAuthorizedError
+from qiskit_ibm_runtime.exceptions import IBMNotAuthorizedError
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Calibration, Observation
 from qtandem.core.providers.base import Capabilities, ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.calibrations import digest
-from qtandem.core.providers.classify import Call, Meaning, failed, unreadable
+from qtandem.core.providers.classify import Call, Meaning, unreadable
 from qtandem.core.providers.combine import Signals, observation, seconds
+from qtandem.core.providers.ended import Ended
 from qtandem.core.providers.ibm import payloads, sessions
 from qtandem.core.providers.ibm.forwarding import Gate
-from qtandem.core.providers.ibm.http import TIMEOUT_S, IamAuth, adapter, broken, request_error
+from qtandem.core.providers.ibm.http import TIMEOUT_S, IamAuth, adapter
+from qtandem.core.providers.ibm.rest import base, tag, translated
 from qtandem.core.providers.ibm.settings import BATCH, Settings
 
 T = TypeVar("T")
@@ -54,7 +53,6 @@ STATES = {
 _RAN_TOO_LONG = 1305
 _CALIBRATION_S = 600.0
 _PAGE = 200
-_TAG = 86
 _NO_SESSIONS = Meaning("policy", "Set SESSION_MODE=batch for this resource: the plan permits no dedicated session.")
 
 
@@ -75,12 +73,13 @@ class ComputeProvider:
         self._auth = IamAuth(account)
         # The client would walk the whole stack for every request, to tell IBM what called it.
         os.environ.setdefault("USAGE_DATA_OPT_OUT", "True")
-        self._session = RetrySession(base_url=_base(account.endpoint), auth=self._auth, timeout=TIMEOUT_S)
+        self._session = RetrySession(base_url=base(account.endpoint), auth=self._auth, timeout=TIMEOUT_S)
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, adapter())
         self._api = Runtime(self._session)
-        self._gate = Gate(self._auth, _base(account.endpoint), self._backend, OURS)
+        self._gate = Gate(self._auth, base(account.endpoint), self._backend, OURS)
         self._opened: dict[str, str] = {}
+        self._ended = Ended()
         self._configuration: dict[str, Any] = {}
         self._calibration: Calibration | None = None
         self._calibrated_at: float | None = None
@@ -144,9 +143,9 @@ class ComputeProvider:
         return json.dumps({"configuration": configuration, "properties": self._properties()})
 
     def task_start(self, token: str, key: str, payload: Mapping[str, object]) -> str:
-        found = self.find_task(key)
-        if found is not None:
-            return found
+        return self.find_task(key) or self.task_send(token, key, payload)
+
+    def task_send(self, token: str, key: str, payload: Mapping[str, object]) -> str:
         shots = self._read_configuration().get("max_shots") if payload.get("kind") == "qasm3" else None
         program = payloads.read(payload, PROGRAMS, shots if isinstance(shots, int) else None)
         limit = payloads.timeout_s(payload) or self._job_limit_s
@@ -159,7 +158,7 @@ class ComputeProvider:
                     backend_name=self._backend,
                     params=dict(program.params),
                     session_id=token,
-                    job_tags=[_tag(key), OURS],
+                    job_tags=[tag(key), OURS],
                     max_execution_time=limit,
                 ),
             )
@@ -173,13 +172,20 @@ class ComputeProvider:
         return task
 
     def find_task(self, key: str) -> str | None:
-        for job in self._jobs(limit=1, job_tags=[_tag(key)]):
+        for job in self._jobs(limit=1, job_tags=[tag(key)]):
             if isinstance(job.get("id"), str):
                 return str(job["id"])
         return None
 
     def task_status(self, task: str) -> TaskReport:
-        job = self._job(task)
+        return self._ended.get(task) or self._report(task, self._job(task))
+
+    def task_statuses(self, tasks: Sequence[str]) -> dict[str, TaskReport]:
+        """From one page of our newest jobs."""
+        rows = {str(job.get("id")): job for job in self._page_of_jobs(self._listing(job_tags=[OURS]))}
+        return {task: self._ended.get(task) or self._report(task, rows[task]) for task in tasks if task in rows}
+
+    def _report(self, task: str, job: Mapping[str, Any]) -> TaskReport:
         state = _object(job.get("state"))
         word = _text(state.get("status") or job.get("status")).lower()
         if word not in STATES:
@@ -187,8 +193,10 @@ class ComputeProvider:
         found = STATES[word]
         if found is TaskState.CANCELLED and state.get("reason_code") == _RAN_TOO_LONG:
             found = TaskState.FAILED
-        usage = self._usage(task, job) if found.final else None
-        return TaskReport(found, _text(state.get("reason")), usage)
+        report = TaskReport(found, _text(state.get("reason")), self._usage(task, job) if found.final else None)
+        if report.usage_s is not None:
+            self._ended.keep(task, report)
+        return report
 
     def task_result(self, task: str) -> str:
         report = self.task_status(task)
@@ -288,14 +296,16 @@ class ComputeProvider:
 
     def _jobs(self, limit: int = _PAGE, **query: Any) -> Iterator[Mapping[str, Any]]:
         """Our credential's jobs on the backend, page by page."""
-        query |= {"limit": limit, "backend_name": self._backend}
-        skip = 0
+        query, skip = self._listing(limit, **query), 0
         while True:
             rows = self._page_of_jobs(query | {"skip": skip})
             yield from map(_object, rows)
             skip += len(rows)
             if len(rows) < _PAGE:
                 return
+
+    def _listing(self, limit: int = _PAGE, **query: Any) -> dict[str, Any]:
+        return {**query, "limit": limit, "backend_name": self._backend}
 
     def _page_of_jobs(self, query: Mapping[str, Any]) -> list[Any]:
         call = Call(VENDOR, "list the tasks")
@@ -352,41 +362,12 @@ class ComputeProvider:
 
     def _try(self, call: Call, work: Callable[[], T]) -> T:
         try:
-            return _translated(call, work)
+            return translated(call, work)
         except QtandemError as error:
             if error.code != "bad-credentials" or not isinstance(error.__cause__, IBMNotAuthorizedError):
                 raise
         self._auth.renew()
-        return _translated(call, work)
-
-
-def _translated(call: Call, work: Callable[[], T]) -> T:
-    """What `work` gives; the client's many errors as ours, with the vendor's words and not the client's."""
-    try:
-        return work()
-    except (IBMError, requests.RequestException) as error:
-        below = request_error(error)
-        if isinstance(below, requests.JSONDecodeError):
-            raise unreadable(call, below.doc) from error
-        if below is not None and below.response is not None:
-            answer = below.response
-            raise failed(call, answer.status_code, answer.content, answer.headers) from error
-        if below is not None:
-            raise broken(call, below) from error
-        status = error.status_code if isinstance(error, RequestsApiError) else 0
-        raise failed(call, status, str(error)) from error
-    except ValueError as error:
-        raise unreadable(call, str(error)) from error
-
-
-def _base(endpoint: str) -> str:
-    """The address of version 1; QRMI's documents give it with and without."""
-    return endpoint if endpoint.rpartition("/")[2] == "v1" else f"{endpoint}/v1"
-
-
-def _tag(key: str) -> str:
-    plain = key.isascii() and key.isprintable() and "," not in key and 0 < len(key) <= _TAG
-    return key if plain else hashlib.sha256(key.encode()).hexdigest()
+        return translated(call, work)
 
 
 def _object(value: object) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from qtandem.core.errors import QtandemError
@@ -101,9 +101,9 @@ class SystemProvider:
         return json.dumps({"configuration": self._read_configuration(), "properties": self._properties()})
 
     def task_start(self, token: str, key: str, payload: Mapping[str, object]) -> str:
-        found = self.find_task(key)
-        if found is not None:
-            return found
+        return self.find_task(key) or self.task_send(token, key, payload)
+
+    def task_send(self, token: str, key: str, payload: Mapping[str, object]) -> str:
         shots = self._read_configuration().get("max_shots") if payload.get("kind") == "qasm3" else None
         program = payloads.read(payload, PROGRAMS, shots if isinstance(shots, int) else None)
         limit = min(payloads.timeout_s(payload) or self._limit_s, MAX_TIMEOUT_S)
@@ -135,6 +135,10 @@ class SystemProvider:
 
     def task_status(self, task: str) -> TaskReport:
         return _report(self._job(task))
+
+    def task_statuses(self, tasks: Sequence[str]) -> dict[str, TaskReport]:
+        rows = {_text(job.get("id")): job for job in self._jobs()}
+        return {task: _report(rows[task]) for task in tasks if task in rows}
 
     def task_result(self, task: str) -> str:
         report = self.task_status(task)

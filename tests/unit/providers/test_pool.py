@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Observation
-from qtandem.core.providers.base import ProviderSpec
+from qtandem.core.providers.base import ProviderSpec, TaskState
 from qtandem.core.providers.pool import Workers
 from qtandem.core.providers.secrecy import redact
 from tests.fakes import providers
@@ -372,3 +372,19 @@ def test_more_credentials_than_children_are_a_problem_to_show(pool):
 def test_an_address_is_no_credential():
     specs = [ProviderSpec(n, "scripted", {"api_key": "k", "AUTH_ENDPOINT": f"http://{n}"}) for n in "abc"]
     assert not Workers({spec.resource: spec for spec in specs}, 1).crowded()
+
+
+async def test_states_of_many_tasks_come_in_one_call_with_each_error_at_its_place(pool):
+    workers = pool(a={"api_key": "key-0123456789abcdef"})
+    told = await workers.call("a", "task_statuses", ["running", "lost", "completed"], purpose="execute")
+    assert [each.state for each in (told[0], told[2])] == [TaskState.RUNNING, TaskState.COMPLETED]
+    assert (told[1].code, told[1].cause) == ("no-such-run", "the key *** does not see it")
+
+
+async def test_a_slow_vendor_is_asked_for_as_many_states_as_there_is_time(pool):
+    workers = pool(a={})
+    assert 1 <= len(await workers.call("a", "task_statuses", ["slow:2"] * 8, purpose="execute")) < 8
+
+
+async def test_a_provider_that_asks_nothing_first_is_sent_new_tasks_as_any(pool):
+    assert await pool(a={}).call("a", "task_send", "s1", "k1", {}, purpose="execute") == "v-k1"

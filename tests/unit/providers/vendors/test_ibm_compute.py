@@ -273,6 +273,31 @@ class TestTasks:
             assert provider.task_start(token, f"task-{kind}", TASK) == provider.find_task(f"task-{kind}")
         assert len(cloud.jobs) == 3
 
+    def test_a_key_that_was_never_sent_is_not_looked_for(self, cloud, provider, token):
+        seen = len(cloud.seen)
+        task = provider.task_send(token, "task-1", TASK)
+        assert [each.method for each in cloud.seen[seen:] if "configuration" not in each.path] == ["POST"]
+        assert provider.find_task("task-1") == task
+
+    def test_the_states_of_many_tasks_take_one_call(self, cloud, provider, token):
+        cloud.task_s = 600
+        tasks = [provider.task_send(token, f"task-{number}", TASK) for number in range(20)]
+        provider.task_stop(tasks[3])
+        seen = len(cloud.seen)
+        told = provider.task_statuses([*tasks, "lost"])
+        calls = [each.path for each in cloud.seen[seen:] if not each.path.endswith("/metrics")]
+        assert calls == ["/api/v1/jobs"]
+        assert set(told) == set(tasks)
+        assert [told[task].state.final for task in tasks].index(True) == 3
+
+    def test_nobody_is_asked_again_how_a_task_has_ended(self, cloud, provider, token):
+        task = provider.task_send(token, "task-1", TASK)
+        report = provider.task_status(task)
+        seen = len(cloud.seen)
+        assert provider.task_statuses([task]) == {task: report}
+        assert provider.task_result(task)
+        assert [each.path.rpartition("/")[2] for each in cloud.seen[seen:]] == ["jobs", "results"]
+
     def test_the_job_carries_its_key_and_the_program_as_it_is(self, cloud, provider, token):
         task = provider.task_start(token, "task-1", TASK | {"timeout_s": 90})
         job = cloud.jobs[task]

@@ -123,6 +123,14 @@ class TestTasks:
         assert system().task_start("lease-1", "task-1", TASK) == next(iter(machine.jobs))
         assert len([row for row in machine.log if row["event"] == "task_start"]) == 1
 
+    def test_the_states_of_many_tasks_take_one_call(self, machine, provider):
+        machine.task_s = 600
+        tasks = [provider.task_send("run-1", f"task-{number}", TASK) for number in range(3)]
+        seen = len(machine.seen)
+        told = provider.task_statuses([*tasks, "lost"])
+        assert [each.path for each in machine.seen[seen:]] == ["/v1/jobs"]
+        assert {task: report.state for task, report in told.items()} == dict.fromkeys(tasks, TaskState.RUNNING)
+
     def test_a_duplicate_that_the_list_did_not_show_is_the_same_task(self, machine, provider):
         machine.task_s = 600
         task = provider.task_start("lease-1", "task-1", TASK)
