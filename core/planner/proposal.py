@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from qtandem.core.inventory import Waiting
 from qtandem.core.planner.checker import check
 from qtandem.core.planner.instance import Instance
 from qtandem.core.planner.live import Live, Situation, build
@@ -125,12 +126,21 @@ def _decisions(live: Live, plan: Plan, situation: Situation, *, better: bool) ->
                 nodes=where,
                 backend=backends.get(name),
                 pin=pin,
-                nice=job.nice - (first - job.priority + 1) if behind and first is not None else None,
+                nice=_in_front(job, first) if behind and first is not None else None,
                 release=pinned is not None and not pin and pinned not in where,
                 why="" if where else causes.get(name, "no room is left for it"),
             )
         )
     return tuple(out)
+
+
+def _in_front(job: Waiting, first: int) -> int:
+    """The niceness that puts the job before one of priority `first`.
+
+    Slurm shows no priority below 1, so that what is behind a 1 may be as little as 0 before the niceness is taken off.
+    """
+    base = job.priority + job.nice if job.priority > 1 else 0
+    return base - (first + 1)
 
 
 def why(cause: Cause, live: Live) -> str:
@@ -140,7 +150,8 @@ def why(cause: Cause, live: Live) -> str:
         others = sorted({live.members[name] for name in cause.involved} - {live.members[cause.workload]})
         shown = ", ".join(name.rpartition(":")[2] for name in others[:5]) + (" and others" if len(others) > 5 else "")
         taken = "the QPU's slots go to" if cause.constraint == "slots" else "the room goes to"
-        return f"{taken} {shown}" if others else cause.text
+        alone = f"there are no {shape.nodes} nodes for it at once" if shape.nodes > 1 else cause.text
+        return f"{taken} {shown}" if others else alone
     rules = cause.constraint.split("+")
     if rules == ["mask"]:
         return "no node that the manager permits takes jobs"

@@ -67,6 +67,19 @@ def test_more_work_is_admitted_and_ordered_before_what_is_left_out() -> None:
     assert found["1"].why in ("the room goes to 2", "the room goes to 3"), "the smallest set of causes"
 
 
+def test_the_order_holds_where_a_priority_is_as_low_as_it_can_be_shown() -> None:
+    wide = job(1, 20, nodes=2, priority=100)
+    jobs = [
+        wide,
+        job(2, 4, priority=1),
+        replace(job(3, 4, priority=1), nice=50),
+        replace(job(4, 4, priority=30), nice=7),
+    ]
+    found = decisions(Situation(cluster([host("n1"), host("n2", free=16)], jobs)))
+    assert found["1"].why == "there are no 2 nodes for it at once"
+    assert [found[n].nice for n in "234"] == [-101, -101, 37 - 101]
+
+
 def test_a_high_priority_is_not_given_up_for_number() -> None:
     inventory = cluster([host("n1")], [job(1, 20, priority=5000), job(2, 16, priority=10), job(3, 16, priority=10)])
     assert decisions(Situation(inventory))["1"].nodes == ("n1",)
