@@ -131,9 +131,12 @@ class EndAnswer(Answer):
 
 
 class EnvironmentAnswer(Answer):
+    """`secret` names the variables that are to stand in no log and no record of a manager."""
+
     run: str
     uid: int
     env: dict[str, str]
+    secret: list[str] = []
 
 
 class TaskCall(Call):

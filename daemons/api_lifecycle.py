@@ -100,8 +100,8 @@ async def environment(request: web.Request) -> web.Response:
     context.authority.require(Event.ENVIRONMENT, caller, manager=manager, owner=run.uid, nodes=run.nodes)
     leases, socket = context.leases.held(run.id), context.settings.daemon.socket
     own = partial(context.calls.secrets, uid=run.uid)
-    env = run_environment(context.catalog, run, leases, socket, own, context.proxy.variables)
-    return reply(request, EnvironmentAnswer(run=str(run.id), uid=run.uid, env=env))
+    env, secret = run_environment(context.catalog, run, leases, socket, own, context.proxy.variables)
+    return reply(request, EnvironmentAnswer(run=str(run.id), uid=run.uid, env=env, secret=secret))
 
 
 async def _start(request: web.Request, manager: Manager, run: Run, grants: Sequence[Grant]) -> web.Response:

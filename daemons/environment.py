@@ -44,8 +44,8 @@ def run_environment(
     socket: Path,
     own: Callable[[str], Mapping[str, str] | None],
     led: Callable[[Resource, Lease], Mapping[str, str]],
-) -> dict[str, str]:
-    """The variables of a run with all its leases; raises `no-lease`.
+) -> tuple[dict[str, str], list[str]]:
+    """The variables of a run with all its leases, and the names of those that are secret; raises `no-lease`.
 
     `own` gives the credential that the run's user has registered for a resource, where that one executes;
     `led` the variables that lead programs to the proxy, where there is one.
@@ -63,12 +63,14 @@ def run_environment(
     if run.id.job.manager == "slurm":
         env |= {f"SLURM_{name}": env[f"QRMI_{name}"] for name in ("JOB_QPU_RESOURCES", "JOB_QPU_TYPES")}
     seconds = min(run.time_limit_s or LONGEST_S, LONGEST_S)
+    secret: dict[str, str] = {}
     for lease, resource in held:
-        env |= _direct(resource, own(resource.name))
-        env[f"{resource.native}_QRMI_JOB_ACQUISITION_TOKEN"] = _token(resource, lease)
+        token, given = f"{resource.native}_QRMI_JOB_ACQUISITION_TOKEN", _token(resource, lease)
+        (env if given == lease.id else secret)[token] = given
         env[f"{resource.native}_QRMI_JOB_TIMEOUT_SECONDS"] = str(seconds)
-        env |= {_variable(resource, key): value for key, value in led(resource, lease).items()}
-    return env
+        secret |= _direct(resource, own(resource.name))
+        secret |= {_variable(resource, key): value for key, value in led(resource, lease).items()}
+    return env | secret, sorted(secret)
 
 
 def claim_environment(catalog: Catalog, claim: Claim, socket: Path, now: float) -> dict[str, str]:

@@ -91,7 +91,8 @@ class Lifecycle:
     async def reserve(self, manager: Manager, run: Run, grants: Sequence[Grant]) -> StartAnswer:
         """Take the slots of a run whose start will be reported next, or say at once when to try again.
 
-        A manager that asks again before that time is told the same, and it counts for no refusal.
+        A manager that asks again before that time is told the same, and it counts for no refusal. What needs a moment
+        (slots that are being given back, a slow disk) is for the start to wait for: that one has time.
         """
         name, now = str(run.id), self._context.clock()
         if not grants or self._context.leases.run(run.id) is not None:
@@ -109,9 +110,12 @@ class Lifecycle:
             limit_s = RESERVE_PART * self._context.settings.timing.submit_ms / 1000
             await asyncio.wait_for(self._context.leases.reserve(run, grants), limit_s)
         except TimeoutError:
-            return _later(name, "slots-busy", "an earlier run of the job is still being given back", AGAIN_S)
+            return StartAnswer(verdict="admit", run=name, message="its slots are still being taken")
         except QtandemError as error:
-            if error.code == "slots-busy" and self._worth_waiting(run, grants, error):
+            if error.code == "slots-busy" and self._given_back(grants):
+                return StartAnswer(verdict="admit", run=name, message="its slots are being given back")
+            overtaken = error.code == "run-ended"
+            if overtaken or (error.code == "slots-busy" and self._worth_waiting(run, grants, error)):
                 return _later(name, error.code, error.one_line(), AGAIN_S)
             return await self._refused(manager, run, error)
         return StartAnswer(verdict="admit", run=name)
@@ -283,6 +287,15 @@ class Lifecycle:
                 self._context.observer.nudge(names)
                 return True
         return not run.can_requeue
+
+    def _given_back(self, grants: Sequence[Grant]) -> bool:
+        """Whether the slots are free but for leases that are being released."""
+        kept: dict[str, int] = {}
+        for lease in self._context.leases.leases():
+            if lease.state is not LeaseState.RELEASING:
+                kept[lease.resource] = kept.get(lease.resource, 0) + lease.slots
+        slots = {grant.resource: self._context.catalog.get(grant.resource).slots for grant in grants}
+        return all(kept.get(grant.resource, 0) + grant.slots <= slots[grant.resource] for grant in grants)
 
     def _forget_lost(self) -> None:
         """Starts that ended after their hook had gone: nobody asks for their outcome any more."""

@@ -12,9 +12,9 @@ class Refused(Exception):
 
 
 def ask(method, path, values, seconds):
-    """The answer as a flat dict. Raises `Refused` for a refusal, OSError where there is no answer in time.
+    """The answer as a flat dict. Raises `Refused` for a refusal, OSError where there is no answer.
 
-    `seconds` are for all of it, however slowly the other side drips.
+    `seconds` are for all of it, however slowly the other side drips; after them it is a `socket.timeout`.
     """
     until = time.monotonic() + seconds
     lines = ["%s=%s\n" % (key, quote(str(value))) for key, value in values.items() if value not in (None, "")]
@@ -42,7 +42,7 @@ def ask(method, path, values, seconds):
 def left(until):
     seconds = until - time.monotonic()
     if seconds <= 0:
-        raise OSError("no answer in time")
+        raise socket.timeout("no answer in time")
     return seconds
 
 

@@ -5,6 +5,8 @@ Each event is a process of its own, which MOM ends after the hook's alarm. Pytho
 address comes from the job's variables.
 """
 
+import pwd
+
 import pbs
 
 # qtandem:settings (written by `qtandem install pbs`)
@@ -24,6 +26,14 @@ GIVE_BACK_ON_SUSPEND = ""
 # The variable that is written last: PBS cuts commas off the end of the whole list.
 LAST = "QTANDEM_SOCKET"
 ESCAPED = ("\\", ",", '"', "'")
+# Before the name of a secret variable, and after the folder of a run.
+SECRET, HIDDEN = "-", "-hidden"
+# In one line, as PBS wants arguments; it becomes the task itself, with all that this one was started with.
+STARTER = (
+    "import os,sys;"
+    "os.environb.update(p.partition(b'=')[::2] for p in open(sys.argv[1],'rb').read().split(bytes(1)) if p);"
+    "os.execvpe(sys.argv[2],sys.argv[3:],os.environb)"
+)
 
 
 def run_name(values):
@@ -94,18 +104,23 @@ def start(values, clock=time.monotonic, sleep=time.sleep):
 # ---- the run's environment on this host
 def keep(values):
     """Fetch the run's environment once for all tasks on this host; a file of root's alone."""
-    variables = fetch(values)
-    lines = ["%s=%s\n" % (name, quote(value)) for name, value in sorted(variables.items())]
+    variables, secret = fetch(values)
+    lines = [
+        "%s%s=%s\n" % (SECRET if name in secret else "", name, quote(value))
+        for name, value in sorted(variables.items())
+    ]
     try:
         write_environment(folder(values), os.geteuid(), os.getegid(), "".join(lines))
     except OSError as error:
         say("%s is not kept here: %s" % (run_name(values), error))
-    return variables
+    return variables, secret
 
 
 def fetch(values):
+    """The run's variables, and the names of those that may stand in no log."""
     answer = ask("GET", "/v1/runs/%s/environment" % run_name(values), {}, CALL_S)
-    return {key[4:]: value for key, value in answer.items() if key.startswith("env.")}
+    variables = {key[4:]: value for key, value in answer.items() if key.startswith("env.")}
+    return variables, {name for name in answer.get("secret", "").split(",") if name}
 
 
 def kept(values):
@@ -118,16 +133,20 @@ def kept(values):
     with os.fdopen(handle) as stream:
         if os.fstat(stream.fileno()).st_uid != os.geteuid():
             return None
-        pairs = [line.rstrip("\n").partition("=") for line in stream]
-    return {name: unquote(value) for name, _, value in pairs}
+        pairs = [line.rstrip("\n").partition("=")[::2] for line in stream]
+    variables = {name.lstrip(SECRET): unquote(value) for name, value in pairs}
+    return variables, {name.lstrip(SECRET) for name, _ in pairs if name.startswith(SECRET)}
 
 
 def launch(event, clock=time.monotonic, sleep=time.sleep):
-    """The environment of each task, by PBS's channel for it: nothing of it is in the job's record."""
+    """The environment of each task, by PBS's channel for it: nothing of it is in the job's record.
+
+    What is secret goes by a file of the job's user, since PBS writes what a hook puts there to its log.
+    """
     values, began = identity(event.job), clock()
     while True:
         try:
-            variables = kept(values) or keep(values)
+            variables, secret = kept(values) or keep(values)
             break
         except Refused as error:
             event.reject(told(error))
@@ -139,10 +158,31 @@ def launch(event, clock=time.monotonic, sleep=time.sleep):
         if not NAME.match(name):
             say("left out the variable %r: PBS cannot carry the name" % (name,))
             continue
+        if name in secret:
+            continue
         try:
             event.env[name] = quoted(variables[name])
         except ValueError as error:
             event.reject("qtandem: the variable %s cannot be given to the job: %s" % (name, error))
+    hidden = {name: variables[name] for name in secret if name in variables and NAME.match(name)}
+    if hidden:
+        hide(event, values, hidden)
+
+
+def hide(event, values, hidden):
+    """Have the task start by way of a program that takes these variables from a file of its user's."""
+    bad = sorted(name for name, value in hidden.items() if "\x00" in value)
+    if bad:
+        event.reject("qtandem: the variable %s cannot be given to the job: it holds a NUL" % bad[0])
+    place = os.path.join(RUNS, folder(values) + HIDDEN, "environment")
+    if not os.path.exists(place):
+        user = pwd.getpwnam(owner(event.job))
+        text = "".join("%s=%s\0" % pair for pair in sorted(hidden.items()))
+        write_environment(folder(values) + HIDDEN, user.pw_uid, user.pw_gid, text)
+    interpreter = os.readlink("/proc/self/exe")
+    given = [str(word) for word in event.argv]
+    event.argv = [interpreter, "-IS", "-c", STARTER, place, str(event.progname), *given]
+    event.progname = interpreter
 
 
 # ---- the end of a run
@@ -167,6 +207,7 @@ def end(values, exit_code):
 def forget(values):
     try:
         remove_environment(folder(values))
+        remove_environment(folder(values) + HIDDEN)
     except OSError as error:
         say("the environment of %s stays: %s" % (run_name(values), error))
 

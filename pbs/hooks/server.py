@@ -253,6 +253,10 @@ def runjob(event):
         why = answer.get("message") or "the QPU is not there"
         if answer.get("verdict") == "wait":
             pause = max(pause, 5.0)
+    except socket.timeout as error:
+        # It may be busy, and by now have the slots for us: on its host the job has time to ask.
+        say("job %s goes on to its host: %s" % (job.id, error))
+        return
     except (Refused, OSError) as error:
         say("job %s: %s" % (job.id, error))
         pause, why = DOWN_S, "qtandem does not answer; next try in %d s" % DOWN_S

@@ -69,6 +69,8 @@ class Cluster(abc.ABC):
     # Whether the manager keeps every requeued job waiting for a while.
     pauses_requeued = True
 
+    # Arguments of a submission that give the job the submitter's whole environment, if it has not that anyway.
+    whole_environment: tuple[str, ...] = ()
     # The number of a job's first run.
     first_attempt = 0
     # The user whose processes open the simulated QPUs.

@@ -17,10 +17,10 @@ _STATES = {
     "Q": "pending", "H": "pending", "W": "pending", "T": "pending", "B": "running", "R": "running", "S": "suspended",
     "U": "suspended", "E": "ending", "F": "ended", "X": "ended", "M": "ended",
 }  # fmt: skip
-# A job that was sent to its host and whose hooks there still run.
-_PRERUN = 41
-# `Exit_status` of PBS's own, and 256 + signal.
-_OUTCOMES = {0: "completed", -29: "timeout", 271: "cancelled", 265: "cancelled", -12: "cancelled"}
+# Substates: sent to its host, where hooks still run; ended by qdel.
+_PRERUN, _DELETED = 41, 91
+# `Exit_status` of PBS's own.
+_OUTCOMES = {0: "completed", -29: "timeout"}
 # The scenarios' words, which are Slurm's: for our own back-off, and for a hold without an end.
 WAITS, BACKED_OFF, HELD = "waits for its QPU", "BeginTime", "JobHeld"
 
@@ -32,6 +32,7 @@ class PbsCluster(Cluster):
     waits_for_qpu = WAITS
     pauses_requeued = False
     devices_user = "qtandem-worker"
+    whole_environment = ("-V",)
     # PBS counts the first run as 1.
     first_attempt = 1
     cannot: Mapping[str, str] = {
@@ -110,7 +111,10 @@ class PbsCluster(Cluster):
         self.until(lambda: self.exec(self.control, there).status, lambda status: status == 0, within, "it has begun")
 
     def cancel(self, job: str, user: str = "root") -> None:
-        self.pbs(["qdel", job], "" if user == "root" else user).check()
+        done = self.pbs(["qdel", job], "" if user == "root" else user)
+        # One that is ending just now is as good as deleted.
+        if "invalid for state" not in done.stderr and "has finished" not in done.stderr:
+            done.check()
 
     def requeue(self, job: str) -> None:
         self.pbs(["qrerun", job]).check()
@@ -221,8 +225,7 @@ def _view(name: str, job: Mapping[str, Any]) -> JobView:
 
 def _outcome(job: Mapping[str, Any]) -> str:
     status = job.get("Exit_status")
-    if status is None:
-        # Deleted before it ran.
+    if status is None or (int(job.get("substate", 0)) == _DELETED and int(status) not in _OUTCOMES):
         return "cancelled"
     return _OUTCOMES.get(int(status), "failed" if int(status) > 0 else f"Exit_status {status}")
 

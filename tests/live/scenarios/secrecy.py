@@ -119,19 +119,15 @@ def test_a_jobs_environment_redirects_nothing(cluster: Cluster) -> None:
     evil = "import os,time\nopen('/tmp/pwned-%d' % os.getuid(), 'w').write('x')\n"
     for name in ("sitecustomize.py", "usercustomize.py", "evil.py"):
         cluster.exec(cluster.control, ["tee", f"/home/bob/{name}"], "bob", stdin=evil).check()
-    exports = "\n".join(f"export {name}={value}" for name, value in HOSTILE.items() if name != "LD_PRELOAD")
-    submit = (
-        f"{exports}\nsbatch --parsable --export=ALL --qpu=east -o /home/bob/job-%j.out <<'END'\n#!/bin/sh\nenv\nEND\n"
-    )
-    done = cluster.shell(cluster.control, submit, "bob", env={"HOME": "/home/bob", "PATH": "/usr/bin:/bin"})
-    job = cluster.submitted(done.check())
+    hostile = {name: value for name, value in HOSTILE.items() if name != "LD_PRELOAD"}
+    job = cluster.submit("env", "east", "bob", env=hostile, args=cluster.whole_environment)
     assert cluster.wait_state(job, "ended").outcome == "completed"
     lines = cluster.output(job, "bob").splitlines()
     env = dict(line.split("=", 1) for line in lines if "=" in line)
     assert env["QRMI_JOB_QPU_RESOURCES"] == "east"
     assert env["QRMI_JOB_QPU_TYPES"] == "simulator"
     assert env["QRMI_JOB_UID"] == "2002"
-    assert env["QTANDEM_RUN"] == f"slurm:lab:{job}.0"
+    assert env["QTANDEM_RUN"] == cluster.run_of(job)
     assert env["QTANDEM_SOCKET"] == SOCKET
     assert env["east_QRMI_JOB_ACQUISITION_TOKEN"] != "stolen"
     for host in (cluster.control, *cluster.workers):

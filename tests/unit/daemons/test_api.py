@@ -220,7 +220,10 @@ async def test_the_environment_has_keys_only_where_the_admin_said_direct(client:
     assert (env["QRMI_JOB_ID"], env["QRMI_JOB_UID"], env["QRMI_LIST_DELIMITER"]) == ("1", "1000", ",")
     assert (env["QTANDEM_RUN"], answer["uid"]) == ("fake:c:1.0", 1000)
     assert not any(name.startswith("SLURM_") for name in env)
+    assert answer["secret"] == []
     _, answer = await client.get("runs/fake:c:2/environment")
+    assert {"direct_QRMI_IBM_QS_IAM_APIKEY", "direct_QRMI_JOB_ACQUISITION_TOKEN"} <= set(answer["secret"])
+    assert "direct_QRMI_JOB_TIMEOUT_SECONDS" not in answer["secret"]
     assert answer["env"]["direct_QRMI_IBM_QS_IAM_APIKEY"] == "k-1"
     assert answer["env"]["direct_QRMI_JOB_ACQUISITION_TOKEN"] != direct
     assert "k-1" not in json.dumps((await client.get("resources"))[1])

@@ -343,21 +343,61 @@ async def test_what_an_earlier_attempt_left_does_not_stand_in_the_way_of_the_nex
     assert [run.id.attempt for run in house.leases.open_runs()] == [2]
 
 
-async def test_a_slow_release_does_not_hold_up_who_asks_for_a_reservation(
+async def test_slots_that_are_being_given_back_are_waited_for_by_the_start(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manager asks, and does nothing else meanwhile; its own count already has the slots free."""
+    monkeypatch.setattr(lifecycle, "RESERVE_PART", 0.01)
+    await start(house, "1", attempt=1)
+    await start(house, "2", "torino")
+    pause = house.workers.pause("release")
+    ending = asyncio.create_task(house.lifecycle.end(house.manager.id("1"), None, "over"))
+    await pause.arrived.wait()
+    began = time.monotonic()
+    assert (await reserve(house, "3")).verdict == "admit"
+    assert (await reserve(house, "4", "fez", "torino")).verdict == "hold", "nobody gives that one back"
+    assert time.monotonic() - began < 2.0
+    waiting = asyncio.create_task(start(house, "3", attempt=1))
+    house.workers.resume()
+    await ending
+    assert (await waiting).verdict == "admit"
+    assert house.manager.delays == house.manager.held == {}
+
+
+async def test_a_slow_release_of_its_own_last_run_is_waited_for_by_the_start(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lifecycle, "RESERVE_PART", 0.01)
     await start(house, "1", attempt=1)
     pause = house.workers.pause("release")
     began = time.monotonic()
-    answer = await reserve(house, "1", attempt=2)
-    assert (answer.verdict, answer.retry_after) == ("hold", lifecycle.AGAIN_S)
+    assert (await reserve(house, "1", attempt=2)).verdict == "admit"
     assert time.monotonic() - began < 2.0
     await pause.arrived.wait()
     house.workers.resume()
-    while (await reserve(house, "1", attempt=2)).verdict != "admit":  # noqa: ASYNC110 - as above
-        await asyncio.sleep(0.01)
+    assert (await start(house, "1", attempt=2)).verdict == "admit"
     assert house.manager.delays == house.manager.held == {}
+
+
+async def test_a_slow_store_does_not_hold_up_who_asks_for_a_reservation(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "RESERVE_PART", 0.0)
+    assert (await reserve(house, "1")).verdict == "admit"
+    assert (await start(house, "1", attempt=1)).verdict == "admit"
+    assert len(house.workers.sessions()) == 1
+
+
+async def test_a_reservation_that_its_own_end_overtakes_is_tried_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def overtaken(*_: object) -> None:
+        raise QtandemError("run-ended", "run 1 was ended before it had its leases")
+
+    monkeypatch.setattr(house.leases, "reserve", overtaken)
+    answer = await reserve(house, "1")
+    assert (answer.verdict, answer.retry_after) == ("hold", lifecycle.AGAIN_S)
+    assert house.manager.held == {}
 
 
 async def test_an_end_that_names_the_next_attempt_ends_the_one_that_was_seen(house: House) -> None:

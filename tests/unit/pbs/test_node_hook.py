@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +177,40 @@ def test_no_value_opens_another_variable(value: str) -> None:
         return
     env["LAST"] = "x"
     assert given_to_the_job(str(env)) == {"A": "b", "KEY": value, "LAST": "x"}
+
+
+def hidden(site: Any, daemon: Any, value: str, **fields: Any) -> Any:
+    daemon.answers[RUN] = {"env": {**ENV, "fez_KEY": value}, "secret": ["fez_KEY"]}
+    return site.node("EXECJOB_LAUNCH", FEZ, env="A=b", **fields)
+
+
+@pytest.mark.parametrize("value", [*HOSTILE, "a\\,b", "\\,QINJ=evil"])
+def test_a_secret_goes_by_a_file_since_pbs_logs_what_hooks_set(site: Any, admitting: Any, value: str) -> None:
+    outcome = hidden(site, admitting, value)
+    assert outcome.accepted
+    assert outcome.environment == {"A": "b", **ENV}
+    argv, progname = outcome.event.argv, outcome.event.progname
+    assert value not in argv or not value
+    assert not any("\n" in word for word in argv), "PBS takes arguments line by line"
+    show = "import json,os;print(json.dumps([os.environ.get('fez_KEY'),os.environ.get('A')]))"
+    command = [*argv[:-1], "me", "-c", show]
+    command[5] = sys.executable
+    said = subprocess.run(command, executable=progname, env={"A": "b"}, capture_output=True, text=True, check=True)
+    assert json.loads(said.stdout) == [value, "b"]
+    assert site.node("EXECJOB_END", FEZ).accepted
+    assert kept(site) == []
+
+
+def test_the_task_is_what_it_would_be_without_the_file(site: Any, admitting: Any) -> None:
+    argv = hidden(site, admitting, "x").event.argv
+    assert argv[5:] == ["/bin/sh", "sh"]
+    again = hidden(site, admitting, "x").event.argv
+    assert again == argv
+    assert len(admitting.asked(RUN)) == 1
+    [place] = [path for path in (site.folder / "runs").iterdir() if path.name.endswith("-hidden")]
+    assert stat.S_IMODE((place / "environment").stat().st_mode) == 0o600
+    site.node("EXECJOB_END", FEZ)
+    assert "fez_KEY cannot be given" in hidden(site, admitting, "a\x00b").message
 
 
 def test_a_bad_name_is_left_out(site: Any, admitting: Any) -> None:

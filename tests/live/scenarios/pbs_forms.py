@@ -1,0 +1,248 @@
+"""What PBS alone has: its forms of a request, its arrays and interactive jobs, its way with values."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+
+import pytest
+
+from tests.live.hosts import PYTHON
+from tests.live.pbs_cluster import BIN, PbsCluster
+from tests.live.scenarios.crowd import agreed
+
+MANAGERS = ("pbs",)
+SAYS = "env | grep ^QRMI_JOB_QPU_RESOURCES="
+
+
+def asked(cluster: PbsCluster, job: str) -> dict[str, object]:
+    return dict(cluster.told()[job]["Resource_List"])
+
+
+def counted(cluster: PbsCluster, job: str) -> dict[str, int]:
+    """The QPUs for which PBS counts the job."""
+    return {name: int(str(n)) for name, n in asked(cluster, job).items() if name.startswith("qpu_") and int(str(n))}
+
+
+ONE = [
+    ["-l", "qpu=east"],
+    ["-l", "quantum_resources=east"],
+    ["-v", "QRMI_QPU_RESOURCES=east"],
+    ["-l", "select=1:ncpus=1:east=1"],
+    ["-l", "select=1:ncpus=1:qpu_east=1"],
+    ["-l", "qpu_east=1"],
+    ["-l", "qpu=east", "-l", "quantum_resources=east", "-v", "QRMI_QPU_RESOURCES=east"],
+]
+TWO = [
+    ["-l", "qpu=east+south"],
+    ["-l", 'quantum_resources="east,south"'],
+    ["-v", "QRMI_QPU_RESOURCES=east\\,south"],
+    ["-v", "QRMI_QPU_RESOURCES=east:south"],
+    ["-l", "select=1:ncpus=1:east=1:south=1"],
+    ["-l", "qpu_east=1,qpu_south=1"],
+]
+
+
+@pytest.mark.parametrize("args", ONE, ids=" ".join)
+def test_a_form_of_one_qpu(cluster: PbsCluster, args: list[str]) -> None:
+    job = cluster.submit(SAYS, args=args)
+    assert cluster.wait_state(job, "ended").outcome == "completed", cluster.output(job)
+    assert cluster.output(job) == "QRMI_JOB_QPU_RESOURCES=east\n"
+    assert counted(cluster, job) == {"qpu_east": 1}
+    assert "east" not in str(asked(cluster, job)["select"])
+
+
+@pytest.mark.parametrize("args", TWO, ids=" ".join)
+def test_a_form_of_two_qpus(cluster: PbsCluster, args: list[str]) -> None:
+    job = cluster.submit(SAYS, args=args)
+    assert cluster.wait_state(job, "ended").outcome == "completed", cluster.output(job)
+    assert cluster.output(job) == "QRMI_JOB_QPU_RESOURCES=east,south\n"
+    assert counted(cluster, job) == {"qpu_east": 1, "qpu_south": 1}
+
+
+def test_the_directive_in_the_script_is_read(cluster: PbsCluster) -> None:
+    job = cluster.submit(f"#!/bin/sh\n#PBS -l qpu=north:2\n{SAYS}\n")
+    assert cluster.wait_state(job, "ended").outcome == "completed"
+    assert cluster.output(job) == "QRMI_JOB_QPU_RESOURCES=north\n"
+    assert counted(cluster, job) == {"qpu_north": 2}
+
+
+def test_jobs_without_a_qpu_are_left_as_they_are(cluster: PbsCluster) -> None:
+    job = cluster.submit("env", args=["-v", "A=b", "-l", "select=1:ncpus=1:mem=1mb"])
+    assert cluster.wait_state(job, "ended").outcome == "completed"
+    assert "qpu" not in json.dumps(asked(cluster, job))
+    assert "QTANDEM" not in cluster.output(job)
+
+
+@pytest.mark.parametrize(
+    ("args", "word"),
+    [
+        (["-l", "qpu=east", "-l", "quantum_resources=south"], "do not mean the same"),
+        (["-l", "qpu=east", "-l", "qpu_south=1"], "not mean the same"),
+        (["-l", "qpu=nort"], "north"),
+        (["-l", "qpu=east:shots"], "shots"),
+        (["-l", "qpu_nowhere=1"], "qpu_nowhere"),
+        (["-l", "qpu_east=2"], "slots"),
+        (["-l", "select=1:ncpus=1:nowhere=1"], "nowhere"),
+        (["-v", "QRMI_QPU_RESOURCES=nowhere"], "nowhere"),
+        (["-l", "qpu=physics_only"], "bob"),
+        (["-l", "qpu_physics_only=1"], "bob"),
+        (["-J", "1-3", "-l", "qpu=physics_only"], "bob"),
+        (["-l", 'qpu="east,nowhere"'], "nowhere"),
+        (["-l", 'qpu="a;$(id)"'], "a;$(id)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_on_the_terminal(cluster: PbsCluster, args: list[str], word: str) -> None:
+    done = cluster.try_submit("true", user="bob", args=args)
+    assert done.status != 0, done.text
+    assert word in done.stderr, done.stderr
+    assert done.seconds < 2.0
+
+
+def test_qalter_moves_a_waiting_job_and_gets_past_no_verdict(cluster: PbsCluster) -> None:
+    cluster.close("east")
+    cluster.wait_sensors({"east": 0})
+    job = cluster.submit("true", "east", "bob")
+    for change in ("qpu_east=0", "qpu_physics_only=1", "qpu=physics_only", "qpu=", "qpu=nowhere",
+                   "select=1:ncpus=1:physics_only=1", "quantum_resources=physics_only"):  # fmt: skip
+        done = cluster.pbs(["qalter", "-l", change, job], "bob")
+        assert done.status != 0, f"{change}: {done.text}"
+        assert counted(cluster, job) == {"qpu_east": 1}, change
+    assert cluster.pbs(["qalter", "-l", "qpu=south", job], "alice").status != 0, "not her job"
+    cluster.pbs(["qalter", "-l", "qpu=south", job], "bob").check()
+    assert counted(cluster, job) == {"qpu_south": 1}
+    assert cluster.wait_state(job, "ended").outcome == "completed"
+    agreed(cluster)
+
+
+def test_a_job_that_has_begun_keeps_its_qpu(cluster: PbsCluster) -> None:
+    job = cluster.submit("sleep 20", "east")
+    cluster.wait_begun(job)
+    assert "has begun" in cluster.pbs(["qalter", "-l", "qpu=south", job], "alice").text
+    assert cluster.pbs(["qalter", "-l", "qpu_east=0", job]).status != 0
+    assert counted(cluster, job) == {"qpu_east": 1}
+
+
+def test_a_queue_that_cannot_reach_the_qpu_gets_no_lease_by_qmove(cluster: PbsCluster) -> None:
+    """PBS asks no hook of ours when a job changes its queue; its start is judged all the same."""
+    job = cluster.submit("true", "main_only", held=True, partition="main")
+    cluster.pbs(["qmove", "classical", job], "alice").check()
+    cluster.pbs(["qrls", job], "alice").check()
+    view = cluster.until(lambda: cluster.job(job), lambda view: view.reason in ("JobHeld", "BeginTime"), 30, "refused")
+    assert "classical" in view.comment
+    assert not [row for row in cluster.witness("main_only") if row["event"] == "acquire"]
+
+
+def test_elements_of_an_array_have_a_lease_each(cluster: PbsCluster) -> None:
+    before = len(cluster.witness("north"))
+    job = cluster.submit("sleep 1; echo $QTANDEM_RUN", "north", args=["-J", "1-5:2"])
+    elements = [job.replace("[]", f"[{index}]") for index in (1, 3, 5)]
+    cluster.wait_state(job, "ended", within=90)
+    number = job.removesuffix("[]")
+    assert [cluster.output(each) for each in elements] == [f"pbs:lab:{number}_{index}.1\n" for index in (1, 3, 5)]
+    acquired = [row for row in cluster.witness("north")[before:] if row["event"] == "acquire"]
+    assert len(acquired) == 3
+    agreed(cluster)
+
+
+def test_an_element_that_is_deleted_gives_back_its_own_lease(cluster: PbsCluster) -> None:
+    job = cluster.submit("sleep 60", "north", args=["-J", "1-2"])
+    first, second = (job.replace("[]", f"[{index}]") for index in (1, 2))
+    for each in (first, second):
+        cluster.wait_begun(each)
+    cluster.cancel(first, "alice")
+    left = cluster.until(cluster.leases, lambda rows: len(rows) == 1, 20, "one lease is given back")
+    assert left[0]["owner"].endswith("_2.1")
+    cluster.cancel(job, "alice")
+    cluster.wait_no_leases()
+    agreed(cluster)
+
+
+def test_interactive_jobs_go_the_same_way(cluster: PbsCluster) -> None:
+    typed = "env | grep -c ^QTANDEM_RUN=pbs; qtandem env | grep -c east_QRMI_JOB_ACQUISITION_TOKEN; exit\n"
+    command = f"script -qec '{BIN}/qsub -I -A physics -l qpu=east' /dev/null"
+    done = cluster.shell(cluster.control, f"(sleep 8; printf '%s' \"{typed}\") | {command}", "alice", timeout=60)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert lines.count("1") == 2, done.text
+    agreed(cluster)
+
+
+def test_a_time_limit_or_none_reaches_the_lease_service(cluster: PbsCluster) -> None:
+    jobs = {cluster.submit("sleep 4", qpu, minutes=minutes): minutes for qpu, minutes in (("east", 2), ("south", 0))}
+    for job in jobs:
+        cluster.wait_begun(job)
+    status, body = cluster.api("/v1/runs")
+    assert status == 200, body
+    limits = {row["run"]: row.get("time_limit_s") for row in body["runs"]}
+    assert [limits[cluster.run_of(job)] for job in jobs] == [120, None]
+
+
+# What goes through the shell of a user, and what the daemon gives to a job; PBS reads both as its own list.
+VALUES = [
+    "a,b", 'say "hi"', "it's", "a\\b", "c:\\dir\\", "a=b=c", "two\nlines", "tab\there", " lead and trail ",
+    "100% $(id) `id` ;|&", "{\"json\": [1, \"a,b\"]}", "käse ☃", "ends,", ",", "a,QINJ=evil", "''\"\"", "x" * 3000,
+]  # fmt: skip
+SHOW = (
+    "import base64, json, os; seen = {k: v for k, v in os.environ.items() if k[:3] in ('VAL', 'QIN', 'dir')}; "
+    "print(base64.b64encode(json.dumps(seen).encode()).decode())"
+)
+DUMP = f'{PYTHON} -c "{SHOW}"'
+
+
+def dumped(cluster: PbsCluster, job: str) -> dict[str, str]:
+    """The variables that the job saw, however odd."""
+    return dict(json.loads(base64.b64decode(cluster.output(job))))
+
+
+def test_values_of_the_users_reach_the_job_as_without_us(cluster: PbsCluster) -> None:
+    """By `-V`-like export of the whole value: the job with a QPU sees byte for byte what one without sees."""
+    for start in range(0, len(VALUES), 6):
+        env = {f"VAL{number}": value for number, value in enumerate(VALUES[start : start + 6])}
+        names = ",".join(env)
+        jobs = [cluster.submit(DUMP, qpu, args=["-v", names], env=env) for qpu in ("", "east")]
+        cluster.wait_ended(jobs)
+        plain, ours = (dumped(cluster, job) for job in jobs)
+        assert plain == {name: ours[name] for name in plain}
+        assert "QINJ" not in ours
+        assert ours == {name: value for name, value in env.items() if value} | {
+            name: ours[name] for name in ours if not env.get(name)
+        }
+
+
+@pytest.mark.parametrize("value", VALUES[:-1])
+def test_values_of_ours_reach_the_job_byte_for_byte(cluster: PbsCluster, value: str) -> None:
+    """The key of a `direct` resource is text of somebody else's making."""
+    secret = "/etc/qtandem/secrets/direct"
+    kept = cluster.shell(cluster.control, f"cat {secret}").check().stdout
+    cluster.exec(cluster.control, ["tee", secret], stdin=value).check()
+    try:
+        cluster.qtandem("daemon", "reload").check()
+        job = cluster.submit(DUMP, "direct")
+        assert cluster.wait_state(job, "ended").outcome == "completed", cluster.output(job)
+        seen = dumped(cluster, job)
+        assert value.strip() in {text.strip() for name, text in seen.items() if name.startswith("direct")}, seen
+        assert "QINJ" not in seen
+    finally:
+        cluster.exec(cluster.control, ["tee", secret], stdin=kept).check()
+        cluster.qtandem("daemon", "reload").check()
+
+
+def test_a_value_that_pbs_cannot_carry_is_refused_with_its_name(cluster: PbsCluster) -> None:
+    secret = "/etc/qtandem/secrets/direct"
+    kept = cluster.shell(cluster.control, f"cat {secret}").check().stdout
+    cluster.exec(cluster.control, ["tee", secret], stdin="a\\,QINJ=evil").check()
+    try:
+        cluster.qtandem("daemon", "reload").check()
+        job = cluster.submit("touch /home/alice/ran-$PBS_JOBID", "direct")
+        time.sleep(8)
+        assert cluster.shell(cluster.control, f"ls /home/alice/ran-{job}.ctl").status != 0
+        logs = cluster.shell("c1", "cat /var/spool/pbs/mom_logs/*").stdout
+        logs += cluster.shell("c2", "cat /var/spool/pbs/mom_logs/*").stdout
+        assert "cannot be given to the job" in logs
+        assert "QINJ" not in logs
+        cluster.cancel(job)
+        cluster.wait_no_leases()
+    finally:
+        cluster.exec(cluster.control, ["tee", secret], stdin=kept).check()
+        cluster.qtandem("daemon", "reload").check()
