@@ -10,6 +10,7 @@ import pytest
 from qtandem.core.providers.base import PROVIDERS, ProviderSpec
 from qtandem.core.providers.pool import Workers
 from qtandem.core.providers.simulator.device import SimulatedDevice
+from tests.fakes.nursery import Nursery
 from tests.fakes.vendors import accounts
 from tests.fakes.vendors.accounts import Account
 from tests.fakes.vendors.braket import MAX_SHOTS as BRAKET_SHOTS
@@ -155,8 +156,22 @@ def rig(request, tmp_path):
     made.close()
 
 
+@pytest.fixture(scope="session")
+def nurseries():
+    made = {}
+
+    def of(type_):
+        if type_ not in made:
+            made[type_] = Nursery(type_)
+        return made[type_]
+
+    yield of
+    for nursery in made.values():
+        nursery.close()
+
+
 @pytest.fixture
-async def workers(rig):
-    made = Workers({rig.spec.resource: rig.spec}, deadline_s=30)
+async def workers(rig, nurseries):
+    made = Workers({rig.spec.resource: rig.spec}, deadline_s=30, launch=nurseries(rig.spec.type).launch)
     yield made
     await made.close()
