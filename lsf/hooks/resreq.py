@@ -13,8 +13,11 @@ class Malformed(Exception):
     """The text is for the user."""
 
 
-def pieces(text, cuts):
-    """The text cut at each of `cuts` that is in no bracket and no quotes; stripped. Raises `Malformed`."""
+def pieces(text, cuts, whole=False):
+    """The text cut at each of `cuts` that is in no bracket and no quotes; stripped, and empty ones left out.
+
+    Raises `Malformed`; with `whole` also for an empty piece beside others.
+    """
     out, start, position, depth, quote = [], 0, 0, [], ""
     while position < len(text):
         char = text[position]
@@ -38,6 +41,8 @@ def pieces(text, cuts):
     if depth or quote:
         raise Malformed("a %s is missing in %r" % (depth[-1] if depth else quote, text[:200]))
     out.append(text[start:].strip())
+    if whole and len(out) > 1 and not all(out):
+        raise Malformed("something is missing beside a %s in %r" % (cuts[0], text[:200]))
     return [piece for piece in out if piece]
 
 
@@ -99,11 +104,12 @@ def stripped(text):
 
 
 def conjuncts(selection):
-    out = []
-    for part in pieces(stripped(selection), ("&&",)):
-        inner = stripped(part)
-        out.extend(conjuncts(inner) if len(pieces(inner, ("&&",))) > 1 else [inner])
-    return out
+    """The conditions that must all hold; && binds closer than ||, so a selection with || on top is one condition."""
+    text = stripped(selection)
+    ways, parts = pieces(text, ("||",), True), pieces(text, ("&&",), True)
+    if len(parts) < 2 or len(ways) > 1:
+        return [text] if text else []
+    return [condition for part in parts for condition in conjuncts(part)]
 
 
 def compound(text):

@@ -200,12 +200,18 @@ async def test_a_requirement_that_breaks_the_json_hides_its_own_job_alone(lsf: F
 
 
 # ---- hold and delay
-async def test_a_delay_stops_the_job_and_lets_it_go(lsf: FakeLsf, manager: LsfManager) -> None:
+async def test_a_delay_stops_the_job(lsf: FakeLsf, manager: LsfManager) -> None:
     number = lsf.submit("qpu_fez=1")
-    await manager.delay(job_id(number), 2.0)
+    await manager.delay(job_id(number), 60.0)
     assert lsf.job(number)["stat"] == "PSUSP"
     [job] = await manager.pending()
-    assert (job.state, job.eligible_at) == (JobState.PENDING, 1002.0)
+    assert (job.state, job.eligible_at) == (JobState.PENDING, 1060.0)
+    await manager.delay(job_id(number), 0.0)
+
+
+async def test_a_delay_lets_the_job_go_by_itself(lsf: FakeLsf, manager: LsfManager) -> None:
+    number = lsf.submit("qpu_fez=1")
+    await manager.delay(job_id(number), 0.1)
     async with asyncio.timeout(20):
         while lsf.job(number)["stat"] != "PEND":  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -20,6 +20,8 @@ PAIRS = [("fez", 2)]
     [
         ("", "select[qpu_fez>=2] rusage[qpu_fez=2]"),
         ("select[a||b]", "select[(a||b) && qpu_fez>=2] rusage[qpu_fez=2]"),
+        ("select[a && b || c]", "select[(a && b || c) && qpu_fez>=2] rusage[qpu_fez=2]"),
+        ("select[((a && (b && c)))]", "select[a && b && c && qpu_fez>=2] rusage[qpu_fez=2]"),
         ("select[a && (b || c)]", "select[a && (b || c) && qpu_fez>=2] rusage[qpu_fez=2]"),
         ("type==any order[ut]", "type==any && qpu_fez>=2 order[ut] rusage[qpu_fez=2]"),
         ("order[r1m:pg] span[ptile=2]", "select[qpu_fez>=2] order[r1m:pg] span[ptile=2] rusage[qpu_fez=2]"),
@@ -71,9 +73,10 @@ def test_what_a_user_asks_for_in_lsfs_own_words(text: str, asked: dict[str, int]
 @pytest.mark.parametrize(
     "text",
     [
-        "select[qpu_fez>=1 || qpu_x>=1]", "select[!(qpu_fez>=1)]", "rusage[qpu_fez=1||qpu_x=1]", "rusage[qpu_fez=a]",
+        "select[qpu_fez>=1 || qpu_x>=1]", "select[qpu_fez>=1 && a || b]",
+        "select[!(qpu_fez>=1)]", "rusage[qpu_fez=1||qpu_x=1]", "rusage[qpu_fez=a]",
         "rusage[qpu_fez=1.5]", "select[qpu_fez]", "select[(a", "select[a))]", "rusage[mem=1", "select[type=='x]",
-        "{rusage[qpu_fez=1]} || {rusage[qpu_x=1]}", "{select[a]", "]", "select[qpu_fez<=3]",
+        "{rusage[qpu_fez=1]} || {rusage[qpu_x=1]}", "{select[a]", "]", "select[qpu_fez<=3]", "&&", "a &&",
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused(text: str) -> None:
