@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -72,7 +73,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     cluster = getattr(item, "funcargs", {}).get("module_cluster")
     if report.failed and isinstance(cluster, Cluster):
         folder = Path(tempfile.mkdtemp(prefix=f"qtandem-live-{item.name.partition('[')[0]}-"))
-        cluster.collect(folder)
+        # A module's own cluster may be gone by the time that its last test is taken down.
+        with contextlib.suppress(RuntimeError):
+            cluster.collect(folder)
         report.sections.append(("logs of the cluster", str(folder)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -215,9 +216,18 @@ class GridEngineCluster(Cluster):
         docker("kill", self.containers[host])
 
     def return_node(self, host: str) -> None:
+        began = time.time()
         docker("start", self.containers[host])
+        up = ["find", "/run/cluster-ready", "-newermt", f"@{began}"]
+        self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
 
     def heal(self) -> None:
+        self.revive()
+        self.open()
+        self.until(self._gates, lambda gates: gates == [1] * len(self.workers), 30, "the load sensors are open")
+        self.wait_sensors(QPUS, 30)
+
+    def revive(self) -> None:
         for host in (self.control, *self.workers):
             try:
                 self.exec(host, ["true"], timeout=10)
@@ -228,11 +238,8 @@ class GridEngineCluster(Cluster):
         for host in self.workers:
             for daemon in ("relay", "execd"):
                 self.start(daemon, host)
-        self.open()
         self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
         self.until(self.ready, bool, 60, "the cluster is ready")
-        self.until(self._gates, lambda gates: gates == [1] * len(self.workers), 30, "the load sensors are open")
-        self.wait_sensors(QPUS, 30)
 
     # ---- evidence
     def records(self, job: str) -> str:

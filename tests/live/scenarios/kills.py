@@ -67,7 +67,7 @@ def test_a_job_that_ends_while_the_daemon_is_dead_is_reaped(cluster: Cluster) ->
 
 def test_controller_killed_with_jobs_running_and_waiting(cluster: Cluster) -> None:
     cluster.needs("kill controller")
-    jobs = [_running(cluster, "sleep 12", qpu) for qpu in ("east", "south")]
+    jobs = [_running(cluster, "sleep 20", qpu) for qpu in ("east", "south")]
     jobs.append(cluster.submit("sleep 1", qpu="east"))
     # The controller's own record of a job reaches its disk some seconds after the fact.
     time.sleep(7)
