@@ -28,6 +28,8 @@ class Tending:
         self._context = context
         self._open: frozenset[str] = frozenset()
         self._free_now: frozenset[str] = frozenset()
+        # Managers whose waiting jobs include such as other resources could serve too, at the last look.
+        self._choosing: set[str] = set()
 
     async def forever(self) -> None:
         context = self._context
@@ -35,8 +37,8 @@ class Tending:
         with context.signals.watch("facts", "leases") as news:
             while True:
                 await news.next(max(0.05, due - context.clock()))
-                opened, freed = self._opened()
-                if not (opened or freed) and context.clock() < due:
+                opened, freed, taken = self._opened()
+                if not (opened or freed or (taken and self._choosing)) and context.clock() < due:
                     continue
                 await asyncio.sleep(GATHER_S)
                 opened |= self._opened()[0]
@@ -55,18 +57,19 @@ class Tending:
             except QtandemError as error:
                 log("tending").info("waiting jobs not looked at", manager=manager.name, why=error.one_line())
 
-    def _opened(self) -> tuple[frozenset[str], frozenset[str]]:
-        """What opened by its facts since the last call, and what has a slot free that had none.
+    def _opened(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """What opened by its facts since the last call, what has a slot free that had none, what has none any more.
 
-        Only the first ends a back-off: a refused start itself takes a slot and gives it back.
+        Only the first ends a back-off: a refused start itself takes a slot and gives it back. After the last one
+        whoever waits for it may be better off elsewhere.
         """
         situation, resources = self._context.situation(), self._context.catalog.resources.values()
         unleased = replace(situation, leased={})
         now = frozenset(each.name for each in resources if unleased.openness(each).open)
         free = frozenset(each.name for each in resources if situation.openness(each).open)
         opened, self._open = now - self._open, now
-        freed, self._free_now = free - self._free_now, free
-        return opened, freed
+        freed, taken, self._free_now = free - self._free_now, self._free_now - free, free
+        return opened, freed, taken
 
     async def _resume(self, manager: Manager, waiting: Sequence[Job], opened: Collection[str]) -> None:
         """End the pause of jobs whose resources are open: the manager's own, or ours if one has opened since.
@@ -90,8 +93,10 @@ class Tending:
     async def _move(self, manager: Manager, mover: Mover, waiting: Sequence[Job]) -> None:
         """Move jobs from resources that are closed to such as are open and that their owners may have."""
         candidates = [job for job in waiting if job.request]
+        self._choosing.discard(manager.name)
         if not candidates:
             return
+        self._choosing.add(manager.name)
         pins, situation = await self._context.records.pins(), self._context.situation()
         await self._forget(manager, pins, waiting)
         free, changes = self._free(waiting, situation), 0

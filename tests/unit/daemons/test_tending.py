@@ -1,5 +1,6 @@
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +139,40 @@ async def test_a_slot_that_comes_free_ends_no_back_off(house: House) -> None:
     tending._opened()
     run = Run(JobId("fake", "c", "9").run(0), 1000, "ann")
     await house.leases.begin(run, [A])
-    assert tending._opened() == (frozenset(), frozenset())
+    none, fez = frozenset[str](), frozenset({"fez"})
+    assert tending._opened() == (none, none, fez), "who waits for it may be better off elsewhere"
     await house.leases.end(run.id.job, 0, "over")
     while house.leases.leased("fez"):
         await house.leases.wait_change(5.0)
-    assert tending._opened() == (frozenset(), frozenset({"fez"}))
+    assert tending._opened() == (none, fez, none)
     await shut(house, "fez")
     tending._opened()
     await shut(house)
-    assert tending._opened() == (frozenset({"fez"}), frozenset({"fez"}))
+    assert tending._opened() == (fez, fez, none)
+
+
+async def test_a_choice_moves_on_when_its_slot_is_taken_and_another_is_free(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elements of an array that ask for either come one by one to both."""
+    moved, move = asyncio.Event(), house.manager.move
+
+    async def noted(job: JobId, wanted: Sequence[Grant]) -> None:
+        await move(job, wanted)
+        moved.set()
+
+    monkeypatch.setattr(house.manager, "move", noted)
+    await shut(house, "fez", "garnet")
+    house.workers.seen["torino"] = Observation(availability=Availability.ONLINE)
+    job = choosing(house, "1", "torino/garnet", B, uid=7)
+    tending = asyncio.create_task(Tending(house.context).forever())
+    try:
+        house.context.pending.note(["torino"])
+        await asyncio.sleep(0.5)
+        assert grants(house, job) == (B,)
+        await shut(house, "fez")
+        await house.leases.begin(Run(JobId("fake", "c", "9").run(0), 1000, "ann"), [B])
+        await asyncio.wait_for(moved.wait(), 5)
+        assert grants(house, job) == (C,)
+    finally:
+        tending.cancel()
