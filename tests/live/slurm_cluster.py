@@ -172,3 +172,9 @@ def _view(line: str) -> JobView:
         nodes=field("NodeList"),
         comment=comment[1] if comment else "",
     )
+
+
+def licences_of(cluster: Cluster, job: str) -> str:
+    """The licences in a job's record, as slurmctld writes them."""
+    record = cluster.shell(cluster.control, f"scontrol -o show job {job}").check().stdout
+    return next(part.partition("=")[2] for part in record.split() if part.startswith("Licenses="))

@@ -9,14 +9,10 @@ import pytest
 
 from tests.live.cluster import SOCKET, Cluster
 from tests.live.scenarios.crowd import agreed
+from tests.live.slurm_cluster import licences_of
 
 MANAGERS = ("slurm",)
 SAY = "echo $QRMI_JOB_QPU_RESOURCES"
-
-
-def _licences(cluster: Cluster, job: str) -> str:
-    record = cluster.shell(cluster.control, f"scontrol -o show job {job}").stdout
-    return next(part.partition("=")[2] for part in record.split() if part.startswith("Licenses="))
 
 
 def _waiting(cluster: Cluster, user: str = "bob", qpu: str = "east", **options: object) -> str:
@@ -53,19 +49,19 @@ def test_the_options_own_variable_in_the_environment_gives_nothing(cluster: Clus
 )
 def test_an_update_gives_no_qpu_that_its_owner_may_not_have(cluster: Cluster, change: str) -> None:
     job = _waiting(cluster)
-    before = _licences(cluster, job)
+    before = licences_of(cluster, job)
     done = cluster.exec(cluster.control, ["scontrol", "update", f"jobid={job}", *change.split(" ")], "bob")
     assert done.status != 0, done.text
-    assert _licences(cluster, job) == before
+    assert licences_of(cluster, job) == before
     cluster.cancel(job)
 
 
-def test_a_running_job_cannot_change_its_licences(cluster: Cluster) -> None:
+def test_a_running_job_cannot_change_itslicences_of(cluster: Cluster) -> None:
     job = cluster.submit("sleep 60", "east", user="bob")
     cluster.wait_begun(job, "bob")
     for change in ("licenses=south@qtandem:1", "licenses="):
         cluster.exec(cluster.control, ["scontrol", "update", f"jobid={job}", change], "bob")
-        assert _licences(cluster, job) == "east@qtandem:1", change
+        assert licences_of(cluster, job) == "east@qtandem:1", change
     cluster.cancel(job)
     cluster.wait_state(job, "ended")
     agreed(cluster)
@@ -77,7 +73,7 @@ def test_forged_comments_move_and_hold_nothing(cluster: Cluster) -> None:
     cluster.open("south")
     cluster.wait_sensors({"south": 1})
     time.sleep(2.5)
-    assert _licences(cluster, job) == "east@qtandem:1"
+    assert licences_of(cluster, job) == "east@qtandem:1"
     lines = cluster.explain(job, user="bob")["lines"]
     assert not any("physics_only" in line for line in lines)
     cluster.cancel(job)
@@ -89,7 +85,7 @@ def test_a_forged_choice_that_only_root_could_write_is_still_given_a_verdict(clu
     cluster.shell(cluster.control, f"scontrol update jobid={job} admincomment='{forged}'").check()
     cluster.open("south")
     time.sleep(2.5)
-    assert _licences(cluster, job) == "east@qtandem:1"
+    assert licences_of(cluster, job) == "east@qtandem:1"
     cluster.cancel(job)
 
 

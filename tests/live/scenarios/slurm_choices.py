@@ -9,24 +9,20 @@ import pytest
 
 from tests.live.cluster import Cluster
 from tests.live.scenarios.crowd import agreed
+from tests.live.slurm_cluster import licences_of
 
 MANAGERS = ("slurm",)
 SAY = "echo $QRMI_JOB_QPU_RESOURCES"
-
-
-def _licences(cluster: Cluster, job: str) -> str:
-    record = cluster.shell(cluster.control, f"scontrol -o show job {job}").stdout
-    return next(part.partition("=")[2] for part in record.split() if part.startswith("Licenses="))
 
 
 def test_a_choice_is_moved_to_what_opens_earlier(cluster: Cluster) -> None:
     cluster.close("east", "south")
     cluster.wait_sensors({"east": 0, "south": 0})
     job = cluster.submit(SAY, "east/south")
-    first = _licences(cluster, job).partition("@")[0]
+    first = licences_of(cluster, job).partition("@")[0]
     other = "south" if first == "east" else "east"
     opened = cluster.set(other, availability="online", reason="")
-    cluster.until(lambda: _licences(cluster, job), lambda text: text == f"{other}@qtandem:1", 10, "it was moved")
+    cluster.until(lambda: licences_of(cluster, job), lambda text: text == f"{other}@qtandem:1", 10, "it was moved")
     print(f"moved {time.time() - opened:.1f} s after the opening")
     assert cluster.wait_state(job, "ended").outcome == "completed"
     assert cluster.output(job).strip() == other
@@ -56,16 +52,16 @@ def test_a_moved_choice_moves_again_after_the_daemon_was_killed(cluster: Cluster
     cluster.close("east", "south")
     cluster.wait_sensors({"east": 0, "south": 0})
     job = cluster.submit(SAY, "either", args=["--begin=now+120"])
-    first = _licences(cluster, job).partition("@")[0]
+    first = licences_of(cluster, job).partition("@")[0]
     other = "south" if first == "east" else "east"
     cluster.set(other, availability="online", reason="")
-    cluster.until(lambda: _licences(cluster, job), lambda text: text.startswith(other), 10, "it was moved")
+    cluster.until(lambda: licences_of(cluster, job), lambda text: text.startswith(other), 10, "it was moved")
     cluster.close(other)
     cluster.kill("qtandemd")
     cluster.start("qtandemd")
     cluster.until(cluster.daemon_answers, bool, 30, "the daemon is back")
     cluster.set(first, availability="online", reason="")
-    cluster.until(lambda: _licences(cluster, job), lambda text: text.startswith(first), 15, "it was moved back")
+    cluster.until(lambda: licences_of(cluster, job), lambda text: text.startswith(first), 15, "it was moved back")
 
 
 def test_what_its_owner_chose_since_stays(cluster: Cluster) -> None:
@@ -77,7 +73,7 @@ def test_what_its_owner_chose_since_stays(cluster: Cluster) -> None:
     cluster.open("east", "south")
     cluster.wait_sensors({"east": 1, "south": 1})
     time.sleep(3)
-    assert _licences(cluster, job) == "north@qtandem:1"
+    assert licences_of(cluster, job) == "north@qtandem:1"
     cluster.open("north")
     assert cluster.wait_state(job, "ended").outcome == "completed"
     assert cluster.output(job) == "north\n"
@@ -86,13 +82,13 @@ def test_what_its_owner_chose_since_stays(cluster: Cluster) -> None:
 def test_a_requeued_job_starts_long_before_slurms_two_minutes(cluster: Cluster) -> None:
     job = cluster.submit('echo $SLURM_RESTART_COUNT; [ -n "$SLURM_RESTART_COUNT" ] || sleep 300', "east", requeue=True)
     cluster.wait_begun(job)
-    licences = _licences(cluster, job)
+    licences = licences_of(cluster, job)
     began = time.monotonic()
     cluster.requeue(job)
     view = cluster.wait_state(job, "ended", within=60)
     print(f"requeued to ended: {time.monotonic() - began:.1f} s")
     assert (view.outcome, view.restarts) == ("completed", 1)
-    assert _licences(cluster, job) == licences, "a requeue must not lose the licences"
+    assert licences_of(cluster, job) == licences, "a requeue must not lose the licences"
     agreed(cluster)
 
 

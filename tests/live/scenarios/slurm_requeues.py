@@ -9,6 +9,7 @@ import pytest
 
 from tests.live.cluster import Cluster
 from tests.live.scenarios.crowd import agreed
+from tests.live.slurm_cluster import licences_of
 
 MANAGERS = ("slurm",)
 OWN_CLUSTER = True
@@ -21,24 +22,19 @@ SCRIPT = (
 )
 
 
-def _licences(cluster: Cluster, job: str) -> str:
-    record = cluster.shell(cluster.control, f"scontrol -o show job {job}").check().stdout
-    return next(part.partition("=")[2] for part in record.split() if part.startswith("Licenses="))
-
-
 def _begun(cluster: Cluster, **options: object) -> str:
     job = cluster.submit(SCRIPT, "east", requeue=True, **options)
     cluster.wait_begun(job)
-    assert (_licences(cluster, job), cluster.in_use()["east"]) == (WANTED, 1)
+    assert (licences_of(cluster, job), cluster.in_use()["east"]) == (WANTED, 1)
     return job
 
 
 def _runs_again(cluster: Cluster, job: str, within: float = 60.0) -> None:
     """In the second run too the job has its licence and its QPU; afterwards nobody has it."""
     cluster.until(lambda: cluster.job(job).restarts, lambda count: count >= 1, 60, "it was requeued")
-    assert _licences(cluster, job) == WANTED, "the record of the job that waits"
+    assert licences_of(cluster, job) == WANTED, "the record of the job that waits"
     cluster.until(lambda: cluster.output(job), lambda text: "run 1" in text, within, "it runs again")
-    assert _licences(cluster, job) == WANTED, "the record of the job that runs again"
+    assert licences_of(cluster, job) == WANTED, "the record of the job that runs again"
     assert (cluster.in_use()["east"], cluster.sensors()["east"]) == (1, 0), "what slurmctld counts"
     assert [row["resource"] for row in cluster.leases()] == ["east"]
     cluster.shell(cluster.control, f"touch go-{job}", "alice").check()
@@ -59,7 +55,7 @@ def test_requeuehold_and_release(cluster: Cluster) -> None:
     job = _begun(cluster)
     cluster.shell(cluster.control, f"scontrol requeuehold {job}").check()
     cluster.until(lambda: cluster.job(job), lambda view: "held" in view.reason.lower(), 40, "it is held")
-    assert _licences(cluster, job) == WANTED
+    assert licences_of(cluster, job) == WANTED
     cluster.until(lambda: cluster.in_use()["east"], lambda used: used == 0, 20, "its licence is free")
     cluster.shell(cluster.control, f"scontrol release {job}").check()
     _runs_again(cluster, job)
@@ -97,10 +93,10 @@ def test_our_own_refusal(cluster: Cluster) -> None:
     cluster.set("east", fault="500", fault_on="acquire")
     job = cluster.submit('echo "run ${QRMI_JOB_QPU_RESOURCES-none}"; sleep 5', "east", requeue=True)
     cluster.until(lambda: cluster.job(job).restarts, lambda count: count >= 1, 60, "it was refused")
-    assert _licences(cluster, job) == WANTED
+    assert licences_of(cluster, job) == WANTED
     cluster.open("east")
     cluster.until(lambda: cluster.output(job), lambda text: "run" in text, 90, "it runs")
-    assert (_licences(cluster, job), cluster.in_use()["east"]) == (WANTED, 1)
+    assert (licences_of(cluster, job), cluster.in_use()["east"]) == (WANTED, 1)
     assert cluster.wait_state(job, "ended", within=60).outcome == "completed"
     assert cluster.output(job) == "run east\n"
     agreed(cluster)
