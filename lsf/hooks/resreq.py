@@ -72,6 +72,8 @@ def sections(text):
         match = next(_found(text, position), None)
         bare = text[position : match.start() if match else len(text)].strip()
         if bare:
+            if any(not name for name, _ in out):
+                raise Malformed("two selections without select[...] in %r" % text[:200])
             out.append(("", bare))
         if match is None:
             break

@@ -77,6 +77,7 @@ def test_what_a_user_asks_for_in_lsfs_own_words(text: str, asked: dict[str, int]
         "select[!(qpu_fez>=1)]", "rusage[qpu_fez=1||qpu_x=1]", "rusage[qpu_fez=a]",
         "rusage[qpu_fez=1.5]", "select[qpu_fez]", "select[(a", "select[a))]", "rusage[mem=1", "select[type=='x]",
         "{rusage[qpu_fez=1]} || {rusage[qpu_x=1]}", "{select[a]", "]", "select[qpu_fez<=3]", "&&", "a &&",
+        "|select[]|", "a order[ut] b",
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_refused(text: str) -> None:
