@@ -35,7 +35,7 @@ class FakeLsf:
         return found
 
     def write(self, **changes: object) -> None:
-        self.path.write_text(json.dumps({**self.read(), **changes}))
+        commands.replace(self.path, {**self.read(), **changes})
 
     def submit(self, native: str = "", number: str = "", index: int = 0, **values: object) -> str:
         """A pending job with the requirement that esub.qpu writes for the native text; `values` beat it."""

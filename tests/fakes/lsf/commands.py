@@ -232,8 +232,15 @@ def main(path: Path, program: str, arguments: list[str]) -> int:
             sys.stdout.write(failure.out)
             sys.stderr.write(str(failure))
             status = failure.status
-        path.write_text(json.dumps(state))
+        replace(path, state)
         return status
+
+
+def replace(path: Path, state: dict[str, Any]) -> None:
+    """In one step, since tests read it while commands run."""
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(state))
+    new.replace(path)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Cluster:
         return Outcome(False, parameters, said, runs)
 
     def bmod(self, **options: str) -> Outcome:
-        return self.bsub(MODIFY="Y", **options)
+        return self.bsub(a="", environment=None, MODIFY="Y", **options)
 
     def _esubs(self, a: str) -> list[list[str]]:
         if self.single:
