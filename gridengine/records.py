@@ -18,6 +18,8 @@ from qtandem.core.managers import JobState
 INTERACTIVE, ARRAY = 0x1E, 0x80
 # An interval of tasks can be written in a few characters and mean millions.
 MAX_TASKS = 1_000_000
+# After a restart of qmaster 8.1.9 calls a task that it has read from its disk `<JATASK:       1.>`.
+_TASK_TAG = re.compile(r"<(/?)JATASK:[^<>]*>")
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -116,11 +118,11 @@ def tasks(text: str) -> frozenset[int]:
 
 
 def parsed(xml: str) -> ElementTree.Element:
-    """The answer as XML. What users name their jobs may hold characters that XML does not allow, and qstat passes
-    them on: they must not hide everybody's jobs."""
+    """The answer as XML, mended where qstat's is none: what users name their jobs may hold characters that XML does
+    not allow, and must not hide everybody's jobs."""
     try:
         # The text comes from the site's own qstat.
-        return ElementTree.fromstring(_NO_XML.sub("?", xml))  # noqa: S314
+        return ElementTree.fromstring(_TASK_TAG.sub(r"<\1ulong_sublist>", _NO_XML.sub("?", xml)))  # noqa: S314
     except ElementTree.ParseError as error:
         raise QtandemError("manager-unreachable", "qstat's answer is no XML", cause=str(error)) from error
 

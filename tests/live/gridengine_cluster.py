@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
+from qtandem.gridengine.records import parsed
 from tests.live.cluster import QPUS, Cluster, JobView
 from tests.live.hosts import HostLost, Result, docker
 
@@ -103,7 +103,7 @@ class GridEngineCluster(Cluster):
             last = lines[-1]
             if last[_FAILED].split()[0] not in _AGAIN:
                 views[job] = JobView(job, "ended", _outcome(last), restarts=_restarts(lines), nodes=last[_HOST])
-        for element in ElementTree.fromstring(listed).iter("job_list"):
+        for element in parsed(listed).iter("job_list"):
             job = element.findtext("JB_job_number", "")
             word = (element.findtext("state") or "").strip()
             state = _state(word)
@@ -143,7 +143,7 @@ class GridEngineCluster(Cluster):
         if not ids:
             return {}
         said = self.sge(["qstat", "-j", ",".join(ids), "-xml"], timeout=15).stdout
-        root = ElementTree.fromstring(said)
+        root = parsed(said)
         out: dict[str, str] = {}
         for element in root.iterfind("djob_info/element"):
             context = {
@@ -180,7 +180,7 @@ class GridEngineCluster(Cluster):
         """For each host 1 if its sensor lets jobs of QPUs in, else 0."""
         text = self.sge(["qhost", "-F", "qpu_north", "-xml"], timeout=10).check().stdout
         gates = []
-        for host in ElementTree.fromstring(text).iterfind("host"):
+        for host in parsed(text).iterfind("host"):
             values = [value for value in host.iterfind("resourcevalue") if value.get("dominance") == "hl"]
             if host.get("name") != "global":
                 gates.append(0 if any(float(value.text or 0) == 0 for value in values) else 1)
@@ -189,13 +189,13 @@ class GridEngineCluster(Cluster):
     def _global(self) -> dict[str, str]:
         names = ",".join(f"qpu_{name}" for name in QPUS)
         text = self.sge(["qhost", "-F", names, "-xml"], timeout=10).check().stdout
-        values = ElementTree.fromstring(text).iterfind("host[@name='global']/resourcevalue")
+        values = parsed(text).iterfind("host[@name='global']/resourcevalue")
         return {value.get("name", "").removeprefix("qpu_"): value.text or "0" for value in values}
 
     def in_use(self) -> dict[str, int]:
         text = self.sge(["qstat", "-u", "*", "-s", "rs", "-r", "-xml"], timeout=15).check().stdout
         used = dict.fromkeys(QPUS, 0)
-        for element in ElementTree.fromstring(text).iter("job_list"):
+        for element in parsed(text).iter("job_list"):
             for request in element.iterfind("hard_request"):
                 name = request.get("name", "").removeprefix("qpu_")
                 if name in used:

@@ -202,3 +202,11 @@ def test_tasks_of_an_array() -> None:
 def test_a_job_name_that_is_no_xml_hides_nobody() -> None:
     job = "<job_list><JB_job_number>1</JB_job_number><JB_name>\x01</JB_name></job_list>"
     assert [row.job for row in records.rows(f"<job_info>{job}</job_info>")] == ["1"]
+
+
+def test_tasks_that_qmaster_has_read_from_its_disk() -> None:
+    """Recorded from 8.1.9 after a restart of qmaster."""
+    task = "<JATASK:       1.>\n<JAT_status>128</JAT_status><JAT_task_number>1</JAT_task_number>\n</JATASK:       1.>"
+    job = f"<element><JB_job_number>7</JB_job_number><JB_ja_tasks>\n{task}</JB_ja_tasks></element>"
+    found = records.records(f"<detailed_job_info><djob_info>{job}</djob_info></detailed_job_info>")
+    assert found["7"].tasks == {1: 128}
