@@ -342,6 +342,7 @@ class Installer:
             "DEADLINE_MS": round(timing.submit_ms),
             "SITE_ESUB": options.get("esub", ""),
             "PROFILE": self.profile(),
+            "DURATIONS": int(self.has_mesub()),
             "KNOWN": [one.native for one in self._catalog.resources.values()],
             "LIMIT": round(timing.deadman_s),
             "PERIOD": fragments.INTERVAL_S,

@@ -16,6 +16,8 @@ SOCKET = "/run/qtandem/qtandem.sock"
 NAMES = "/run/qtandem/names"
 DEADLINE_MS = 40
 PROFILE = ""
+# 0 for an LSF in which one duration holds for all that a job reserves
+DURATIONS = 1
 # qtandem:end
 # qtandem:include textcalls.py
 # qtandem:include resreq.py
@@ -168,10 +170,12 @@ def main(arguments):
         found = granted(wish, given)
         if found is None:
             return 0
-        text = merged(wish.requirement, found)
+        text = merged(wish.requirement, found, bool(DURATIONS))
     except (Reject, Malformed) as error:
         sys.stderr.write("qtandem: %s\n" % " ".join(str(error).split()))
         return 1
+    if not DURATIONS and text != merged(wish.requirement, found):
+        sys.stderr.write("qtandem: this LSF would let the QPU go after your duration; your rusage is without it now\n")
     lines = line("LSB_SUB_RES_REQ", text) if text != wish.requirement else ""
     if PROFILE and not wish.change and not given.get("LSB_SUB3_APP"):
         lines += line("LSB_SUB3_APP", PROFILE)

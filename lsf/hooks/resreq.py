@@ -6,6 +6,7 @@ INDEX = r"qpu_([A-Za-z0-9_]+)"
 _SECTION = re.compile(r"(select|order|rusage|span|same|cu|affinity)\s*\[")
 _PAIR = re.compile(r"%s\s*=\s*(\d+)(?:/(?:job|task|host))?\Z" % INDEX)
 _CONDITION = re.compile(r"%s\s*(>=|==|>|=)\s*(\d+)\Z" % INDEX)
+_TIMED = re.compile(r"(duration|decay)\b")
 _ANY = re.compile(r"(?<![A-Za-z0-9_])%s" % INDEX)
 
 
@@ -216,13 +217,17 @@ def wanted_words(text):
     return found if seen else None
 
 
-def merged(text, pairs):
-    """The requirement with these QPUs (`(native, slots)`) and no others, all else as it was. Raises `Malformed`."""
+def merged(text, pairs, durations=True):
+    """The requirement with these QPUs (`(native, slots)`) and no others, all else as it was. Raises `Malformed`.
+
+    Without `durations`, for an LSF in which one holds for all of a usage, the user's are left out: a QPU is in use as
+    long as its job is.
+    """
     if is_compound(text):
         terms, rest = compound(text)
         either = "||" in "".join(before for before, _ in terms)
         done = [
-            before + "{" + merged(inner, pairs if either or not number else ()) + "}"
+            before + "{" + merged(inner, pairs if either or not number else (), durations) + "}"
             for number, (before, inner) in enumerate(terms)
         ]
         return "".join(done) + rest
@@ -231,7 +236,7 @@ def merged(text, pairs):
     usage = ":".join("qpu_%s=%d" % pair for pair in pairs)
     if conditions:
         _into(parts, ("select", ""), 0, lambda content: " && ".join([content] * bool(content) + conditions))
-        _into(parts, ("rusage",), len(parts), lambda content: _with_usage(content, usage))
+        _into(parts, ("rusage",), len(parts), lambda content: _with_usage(content, usage, durations))
     return " ".join("%s[%s]" % part if part[0] else part[1] for part in parts if part[1])
 
 
@@ -257,17 +262,23 @@ def _without(name, content):
 
 def _way_without(way):
     strings = [[part for part in pieces(string, (":",)) if not _natives(part)] for string in pieces(way, (",",))]
-    kept = [parts for parts in strings if any(not re.match(r"(duration|decay)\b", part) for part in parts)]
+    kept = [parts for parts in strings if not all(_TIMED.match(part) for part in parts)]
     return ",".join(":".join(parts) for parts in kept)
 
 
-def _with_usage(content, usage):
+def _with_usage(content, usage, durations):
     """A usage of its own, if the user's has a duration that would hold for ours too."""
     ways = []
     for way in pieces(content, ("||",)) or [""]:
+        way = way if durations else _lasting(way)
         own = re.search(r"duration|decay|,", way)
         ways.append(usage if not way else usage + "," + way if own else way + ":" + usage)
     return "||".join(ways)
+
+
+def _lasting(way):
+    strings = [[part for part in pieces(string, (":",)) if not _TIMED.match(part)] for string in pieces(way, (",",))]
+    return ",".join(":".join(parts) for parts in strings if parts)
 
 
 # ---- end of lsf/hooks/resreq.py

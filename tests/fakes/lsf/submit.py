@@ -62,8 +62,8 @@ class Cluster:
             parameters.update({name: value for name, value in changes.items() if name != "LSB_SUB_ADDITIONAL"})
         return Outcome(False, parameters, said, runs)
 
-    def bmod(self, **options: str) -> Outcome:
-        return self.bsub(a="", environment=None, MODIFY="Y", **options)
+    def bmod(self, *, a: str = "", environment: Mapping[str, str] | None = None, **options: str) -> Outcome:
+        return self.bsub(a=a, environment=environment, MODIFY="Y", **options)
 
     def _esubs(self, a: str) -> list[list[str]]:
         if self.single:

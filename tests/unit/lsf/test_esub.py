@@ -156,6 +156,14 @@ def test_a_profile_is_given_where_the_user_chose_none(lsf: Any, daemon: TextDaem
     assert "LSB_SUB3_APP" not in cluster.bsub(JOB_NAME="j").parameters
 
 
+def test_where_one_duration_holds_for_all_the_user_is_told_that_it_is_left_out(lsf: Any, daemon: TextDaemon) -> None:
+    cluster = lsf(SOCKET=daemon.path, DURATIONS=0)
+    done = cluster.bsub(a="qpu(fez)", RES_REQ="rusage[mem=1:duration=5]")
+    assert done.parameters["LSB_SUB_RES_REQ"] == "select[qpu_fez>=2] rusage[mem=1:qpu_fez=2]"
+    assert "without it now" in done.said
+    assert cluster.bsub(a="qpu(fez)", RES_REQ="rusage[mem=1]").said == ""
+
+
 # ---- refusals
 def test_a_refusal_is_on_the_terminal_and_ends_with_the_abort_value(lsf: Any, daemon: TextDaemon) -> None:
     daemon.answers[:] = [

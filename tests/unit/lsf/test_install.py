@@ -177,6 +177,7 @@ def test_an_lsf_without_esub_names_gets_one_esub_and_one_elim(lsf: Host) -> None
     assert (lsf.server / "esub").exists()
     assert (lsf.server / "elim").exists()
     assert "line:esub" not in changes
+    assert "DURATIONS = 0\n" in (lsf.folder / "hooks/qtandem_esub.py").read_text()
     assert "CONSUMABLE" not in (lsf.folder / "hooks/fragments/lsf.shared").read_text()
 
 

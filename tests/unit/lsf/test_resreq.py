@@ -45,6 +45,19 @@ def test_a_qpu_is_merged_into_what_the_user_wrote(given_text: str, merged: str) 
     assert resreq.merged(given_text, PAIRS) == merged
 
 
+@pytest.mark.parametrize(
+    ("usage", "merged"),
+    [
+        ("mem=10:duration=5:decay=1", "mem=10:qpu_fez=2"),
+        ("mem=9, lic=1:duration=2", "qpu_fez=2,mem=9,lic=1"),
+        ("duration=2", "qpu_fez=2"),
+        ("mem=1", "mem=1:qpu_fez=2"),
+    ],
+)
+def test_where_one_duration_holds_for_all_there_is_none(usage: str, merged: str) -> None:
+    assert resreq.merged(f"rusage[{usage}]", PAIRS, False) == f"select[qpu_fez>=2] rusage[{merged}]"
+
+
 def test_several_qpus() -> None:
     merged = resreq.merged("select[x] rusage[mem=1]", [("fez", 1), ("ibm_x", 2)])
     assert merged == "select[x && qpu_fez>=1 && qpu_ibm_x>=2] rusage[mem=1:qpu_fez=1:qpu_ibm_x=2]"
