@@ -170,3 +170,10 @@ class Shown(Protocol):
     @property
     def open_slots(self) -> Mapping[str, int]:
         """Open slots by native name, as they were published last."""
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A manager that keeps processes or connections; after `close` its methods raise `manager-unreachable`."""
+
+    async def close(self) -> None: ...

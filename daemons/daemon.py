@@ -15,7 +15,7 @@ from qtandem.core.launching import Launcher
 from qtandem.core.leases import cipher
 from qtandem.core.leases.service import LeaseService
 from qtandem.core.leases.store import Store
-from qtandem.core.managers import Manager, SensorValue
+from qtandem.core.managers import Closing, Manager, SensorValue
 from qtandem.core.providers.base import ProviderSpec
 from qtandem.core.providers.pool import Workers
 from qtandem.core.resources import Catalog, Resource
@@ -132,6 +132,7 @@ class Daemon:
         await context.planning.close()
         await asyncio.gather(*(publisher.close() for publisher in context.publishers.values()))
         await context.pending.close()
+        await _close(context.managers)
         await context.observer.close()
         await context.tasks.close()
         await context.leases.close(GRACE_S)
@@ -219,12 +220,13 @@ class Daemon:
         for problem in context.problems:
             log("daemon").warning("configuration", problem=problem)
         await asyncio.gather(*(publisher.close() for publisher in old))
-        context.managers = managers
+        gone, context.managers = context.managers, managers
         context.publishers = {name: self._publisher(manager, settings) for name, manager in managers.items()}
         context.observer.configure(configuration.catalog.resources.values(), settings.timing)
         context.pending.configure(managers.values(), settings.timing)
         for publisher in context.publishers.values():
             publisher.start()
+        await _close(gone)
 
     def _publisher(self, manager: Manager, settings: Settings) -> Publisher:
         return Publisher(
@@ -324,6 +326,10 @@ class LiveTiming:
     @property
     def backoff_max_s(self) -> float:
         return self.now.backoff_max_s
+
+
+async def _close(managers: Mapping[str, Manager]) -> None:
+    await asyncio.gather(*(manager.close() for manager in managers.values() if isinstance(manager, Closing)))
 
 
 def specs(catalog: Catalog) -> dict[str, ProviderSpec]:

@@ -35,6 +35,7 @@ class Apart:
         self._turn: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.calls = 0
+        self._closed = False
 
     async def server(self) -> Record:
         return _record(await self.call("server"))
@@ -65,6 +66,10 @@ class Apart:
         await self.call("rerun", id=id)
 
     async def close(self) -> None:
+        self._closed = True
+        await self._drop()
+
+    async def _drop(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -76,20 +81,22 @@ class Apart:
     async def call(self, name: str, **arguments: Any) -> Any:
         """The answer of one call; raises as `Port` says."""
         async with self._lock():
+            if self._closed:
+                raise QtandemError("manager-unreachable", "The configuration has changed; this one is not in force")
             self.calls += 1
             line = json.dumps({"call": name, "with": arguments}) + "\n"
             try:
                 async with asyncio.timeout(self._timeout_s):
                     answer = json.loads(await self._exchange(line.encode()))
             except (TimeoutError, OSError, ValueError, EOFError) as error:
-                await self.close()
+                await self._drop()
                 message = f"PBS gave no answer to {name!r} within {self._timeout_s:g} s"
                 if not isinstance(error, TimeoutError):
                     message = f"The process that speaks to PBS failed: {error}"
                 raise QtandemError("manager-unreachable", message) from error
             except asyncio.CancelledError:
                 # Its answer would be taken for that of the next call.
-                await asyncio.shield(self.close())
+                await asyncio.shield(self._drop())
                 raise
         if "ok" in answer:
             return answer["ok"]
@@ -106,7 +113,7 @@ class Apart:
 
     async def _started(self) -> Process:
         if self._child is None or self._child.returncode is not None:
-            await self.close()
+            await self._drop()
             if self._launch is not None:
                 self._child = await self._launch([PROGRAM, *arguments(*self._arguments)], {}, None)
             else:

@@ -192,6 +192,17 @@ async def test_a_child_that_dies_is_replaced(library: Apart) -> None:
     assert (await library.server()).name == "pbs"
 
 
+async def test_one_that_is_closed_starts_no_process_any_more(library: Apart) -> None:
+    await library.server()
+    child = library._child
+    assert child is not None
+    await library.close()
+    assert child.returncode is not None
+    with pytest.raises(QtandemError) as caught:
+        await library.server()
+    assert (caught.value.code, library._child) == ("manager-unreachable", None)
+
+
 async def test_a_server_that_hangs_costs_a_child_and_the_deadline(library: Apart) -> None:
     await library.server()
     first, library._timeout_s = library._child, 0.3
