@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.live.cluster import QPUS, Cluster, JobView
 from tests.live.hosts import HostLost, Result, docker
@@ -45,6 +45,10 @@ class LsfCluster(Cluster):
     def __init__(self, project: str, environment: Mapping[str, str] | None = None) -> None:
         super().__init__(project, environment)
         self._lsf: dict[str, str] = {}
+
+    def up(self, within: float = 240.0) -> Self:
+        """LSF's daemons look for each other at intervals of their own."""
+        return super().up(within)
 
     def ready(self) -> bool:
         if not self.hosts_ready():
