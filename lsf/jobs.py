@@ -59,7 +59,7 @@ class Jobs:
         if not numbers:
             said = await self._bjobs("-noheader", "-o", "jobid")
             numbers = [word for word in dict.fromkeys(said.split()) if word.isdigit()]
-        return await _one_by_one(numbers, self._by_json)
+        return await _halves(numbers, self._by_json)
 
     async def _by_texts(self, numbers: Sequence[str]) -> list[Record]:
         wide = ""
@@ -72,7 +72,7 @@ class Jobs:
         if len(numbers) == 1:
             return []
         known = numbers or list(dict.fromkeys(re.findall(r"^(\d+)\s", wide, re.MULTILINE)))
-        return await _one_by_one(known, self._by_texts)
+        return await _halves(known, self._by_texts)
 
     async def _bjobs(self, *arguments: str) -> str:
         done = await self._client.run("bjobs", "-u", "all", *arguments, check=False)
@@ -81,9 +81,11 @@ class Jobs:
         return done.stdout
 
 
-async def _one_by_one(numbers: Sequence[str], ask: Ask) -> list[Record]:
-    """A job whose own words cannot be read hides itself then, and nobody else."""
-    return [record for number in numbers for record in await ask((number,))]
+async def _halves(numbers: Sequence[str], ask: Ask) -> list[Record]:
+    """A job whose own words cannot be read hides itself in the end, and nobody else."""
+    size = max(1, min(IDS_A_CALL, (len(numbers) + 1) // 2))
+    parts = [numbers[first : first + size] for first in range(0, len(numbers), size)]
+    return [record for part in parts for record in await ask(part)]
 
 
 def none_found(error: CommandError) -> bool:

@@ -104,7 +104,8 @@ _INDEX = re.compile(r"\[(\d+)\]\Z")
 
 def _wide(text: str) -> Iterator[tuple[Record, int]]:
     """Each line, and the index that its name may mean. What comes before the name is nobody's own wording."""
-    lines = text.splitlines()
+    # Not splitlines(): a name may have a form feed.
+    lines = text.rstrip("\n").split("\n") if text else []
     if lines and not lines[0].startswith("JOBID"):
         raise ValueError(f"bjobs -w begins with {lines[0][:80]!r}")
     for line in lines[1:]:

@@ -167,7 +167,8 @@ HOSTILE = [
     'x>, User <root>, Project <admin>, Status <RUN>, Queue <q>, Command <', "a[7]", "x [2]",
     f"x>, User <{getpass.getuser()}>, Project <admin>, Status <PEND>, Queue <normal>, Command <",
     "a\nJob <1>, User <root>, Status <RUN>",
-    '"', "\\", '","USER":"root"', "$(id)", "x" * 3000, "a\n1       root    RUN   normal     ctl         c1          x",
+    "a\fb", "\u2028 1 root", "\r", '"', "\\", '","USER":"root"', "$(id)", "x" * 3000,
+    "a\n1       root    RUN   normal     ctl         c1          x",
 ]  # fmt: skip
 
 
@@ -197,6 +198,10 @@ async def test_a_requirement_that_breaks_the_json_hides_its_own_job_alone(lsf: F
     assert found[job_id(good)] is not None
     assert found[job_id(bad)] is None
     assert [job.id for job in await manager.pending()] == [job_id(good)]
+    more = [lsf.submit("qpu_fez=1") for _ in range(30)]
+    before = len(lsf.said("bjobs"))
+    assert len(await manager.pending()) == 1 + len(more)
+    assert len(lsf.said("bjobs")) - before <= 14, "it costs few questions more, not one for each job of others"
 
 
 # ---- hold and delay
