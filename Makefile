@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python -m
-# Clusters mostly wait: two test processes, each with one of its own.
+# Many tests wait for processes that they started: two test processes a processor.
+UNIT   := -n $(shell expr 2 \* $$(nproc)) --dist loadgroup
+# Clusters mostly wait: test processes, each with one of its own.
 LIVE   := -n 2 --dist loadgroup
 
 .PHONY: all demo test unit live live-unstable soak lint bench demo-slurm docs dist clean
@@ -27,7 +29,7 @@ test: unit  ## unit, contract and the live suites that are mandatory
 	$(RUN) pytest tests/live -m 'not soak' $(LIVE) $(PYTEST_ARGS)
 
 unit: $(VENV)/dev.stamp
-	$(RUN) pytest tests/unit tests/contract -n auto $(PYTEST_ARGS)
+	$(RUN) pytest tests/unit tests/contract $(UNIT) $(PYTEST_ARGS)
 
 live: $(VENV)/dev.stamp  ## everything that can run live here
 	QTANDEM_LIVE=all $(RUN) pytest tests/live -m 'not soak' $(LIVE) $(PYTEST_ARGS)

@@ -199,7 +199,7 @@ def test_a_stop_answers_calls_that_wait(qtandemd: Qtandemd, tmp_path: Path) -> N
 @pytest.mark.timeout(60)
 def test_a_bad_configuration_does_not_start_and_says_why(qtandemd: Qtandemd) -> None:
     qtandemd.write("[daemon2]\n")
-    assert qtandemd.spawn().wait(20) == 5
+    assert qtandemd.spawn().wait(50) == 5
     assert "qtandem.toml: daemon2: is not a key" in qtandemd.said()
 
 
@@ -207,7 +207,7 @@ def test_a_bad_configuration_does_not_start_and_says_why(qtandemd: Qtandemd) -> 
 def test_a_second_daemon_on_the_same_files_does_not_start(qtandemd: Qtandemd) -> None:
     first = qtandemd.start()
     running, first.process = first.process, None
-    assert first.spawn().wait(20) != 0
+    assert first.spawn().wait(50) != 0
     first.process = running
     assert first.daemon.get("healthz")["healthy"] is True
 
