@@ -180,7 +180,8 @@ def hide(event, values, hidden):
         text = "".join("%s=%s\0" % pair for pair in sorted(hidden.items()))
         write_environment(folder(values) + HIDDEN, user.pw_uid, user.pw_gid, text)
     interpreter = os.readlink("/proc/self/exe")
-    given = [str(word) for word in event.argv]
+    # MOM itself names the login shell of a job, which has no arguments here, as `login` does.
+    given = [str(word) for word in event.argv] or ["-" + os.path.basename(str(event.progname))]
     event.argv = [interpreter, "-IS", "-c", STARTER, place, str(event.progname), *given]
     event.progname = interpreter
 

@@ -40,6 +40,8 @@ class PbsCluster(Cluster):
         "interactive": "the scenario runs srun; qsub -I has a scenario of its own",
         "steps": "PBS has no steps",
         "kill accounting": "PBS has no accounting daemon",
+        "scontrol": "that is Slurm's; pbs_site has the rights in PBS",
+        "launcher's death shows": "the process that speaks to PBS goes on without it",
         "modify": "the scenario runs scontrol; qalter has a scenario of its own",
     }
 

@@ -65,8 +65,8 @@ class Site:
         return self.pbs.run(self.hook("server.py", **(constants or {})), Event(event, job, requestor="Scheduler"))
 
     def node(self, event: str, resources: Mapping[str, Any], env: str = "", **fields: Any) -> Outcome:
-        constants = fields.pop("constants", {})
+        constants, argv = fields.pop("constants", {}), fields.pop("argv", ["sh"])
         job = self.job(resources, **{"run_version": 1, **fields})
-        params = {"env": pbs_env(env, generic=True), "argv": ["sh"], "progname": "/bin/sh"}
+        params = {"env": pbs_env(env, generic=True), "argv": argv, "progname": "/bin/sh"}
         made = Event(event, job, requestor="pbs_mom", **(params if event == "EXECJOB_LAUNCH" else {}))
         return self.pbs.run(self.hook("node.py", **{"DOWN_S": 1, **constants}), made)

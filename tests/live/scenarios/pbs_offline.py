@@ -118,7 +118,7 @@ class Both:
         if variables:
             given["job.Variable_List"] = variables
         if event == "EXECJOB_LAUNCH":
-            given |= {"progname": "/bin/bash", "argv[0]": "-bash", "env": f'"""{fields.get("env", "")}"""'}
+            given |= {"progname": "/bin/bash", "env": f'"""{fields.get("env", "")}"""'}
         lines = "".join(f"pbs.event().{key}={value}\n" for key, value in given.items())
         for file, text in (("in", lines), ("hook.py", self.hook(name, there=True))):
             self.cluster.exec("ctl", ["tee", f"{FOLDER}/{file}"], stdin=text).check()
@@ -143,7 +143,7 @@ class Both:
         params: dict[str, Any] = {}
         if event == "EXECJOB_LAUNCH":
             env = pbs_env(fields.get("env", ""), generic=True)
-            params = {"env": env, "argv": ["-bash"], "progname": "/bin/bash"}
+            params = {"env": env, "argv": [], "progname": "/bin/bash"}
         outcome = pbs.run(self.hook(NAMES.get(event, "server.py"), there=False), Event(event, job, "root", **params))
         assert not outcome.failed, outcome.log
         written = {key: str(value) for key, value in outcome.job.Resource_List.written.items()}

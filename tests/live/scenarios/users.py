@@ -7,7 +7,7 @@ import pytest
 from tests.live.cluster import Cluster
 from tests.live.hosts import Result
 
-MANAGERS = ("slurm",)
+MANAGERS = ("slurm", "pbs")
 
 
 def as_user(cluster: Cluster, user: str, *argv: str) -> Result:
@@ -39,6 +39,7 @@ def test_key_database_and_secrets_are_the_daemons_alone(cluster: Cluster, user: 
 
 
 def test_the_daemon_has_no_rights_in_slurm_but_through_the_launcher(cluster: Cluster) -> None:
+    cluster.needs("scontrol")
     change = ["sacctmgr", "-i", "modify", "resource", "where", "name=east", "server=qtandem", "set", "lastconsumed=0"]
     assert as_user(cluster, "qtandem", *change).status != 0
     assert as_user(cluster, "qtandem-worker", *change).status != 0
@@ -65,7 +66,8 @@ def test_a_launcher_that_dies_costs_no_job_and_is_taken_up_when_it_is_back(clust
     assert cluster.wait_state(running, "ended").outcome == "completed"
     assert cluster.output(running) == "done\n"
     cluster.wait_no_leases()
-    assert cluster.until(lambda: cluster.api("/v1/healthz")[1], lambda body: not body["healthy"], 20, "it shows")
+    if "launcher's death shows" not in cluster.cannot:
+        cluster.until(lambda: cluster.api("/v1/healthz")[1], lambda body: not body["healthy"], 20, "it shows")
     cluster.start("launcher")
     cluster.until(cluster.daemon_answers, bool, 30, "the daemon is healthy again")
     later = cluster.submit("echo later", qpu="east")
@@ -77,7 +79,8 @@ def test_the_doctor_is_content_and_names_what_was_changed(cluster: Cluster) -> N
 
     def faults() -> list[str]:
         body = cluster.shell(
-            cluster.control, "qtandem doctor slurm --json | jq -r '.checks[] | select(.ok == false) | .name'"
+            cluster.control,
+            f"qtandem doctor {cluster.manager} --json | jq -r '.checks[] | select(.ok == false) | .name'",
         )
         return [name for name in body.stdout.splitlines() if name in names]
 

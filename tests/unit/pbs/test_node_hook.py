@@ -206,6 +206,9 @@ def test_the_task_is_what_it_would_be_without_the_file(site: Any, admitting: Any
     assert argv[5:] == ["/bin/sh", "sh"]
     again = hidden(site, admitting, "x").event.argv
     assert again == argv
+    assert hidden(site, admitting, "x", argv=[]).event.argv[5:] == ["/bin/sh", "-sh"], (
+        "MOM names the login shell itself"
+    )
     assert len(admitting.asked(RUN)) == 1
     [place] = [path for path in (site.folder / "runs").iterdir() if path.name.endswith("-hidden")]
     assert stat.S_IMODE((place / "environment").stat().st_mode) == 0o600
