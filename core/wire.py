@@ -379,6 +379,10 @@ class ErrorBody(Answer):
     retry_after: float | None = None
 
 
+# What stands as it is in a value of the text form, besides letters, digits and `_.-~`.
+TEXT_SAFE = "/:@,+"
+
+
 def encode_text(values: Mapping[str, object]) -> str:
     """The text form of a (nested) mapping. None is left out, booleans are true/false, lists comma-joined."""
     lines: list[str] = []
@@ -408,7 +412,7 @@ def _flatten(prefix: str, values: Mapping[str, object], lines: list[str]) -> Non
         if isinstance(value, Mapping):
             _flatten(f"{path}.", value, lines)
         elif value is not None:
-            lines.append(f"{path}={quote(_plain(value), safe='/:@,+')}")
+            lines.append(f"{path}={quote(_plain(value), safe=TEXT_SAFE)}")
 
 
 def _plain(value: object) -> str:

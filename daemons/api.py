@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from time import perf_counter
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -72,6 +72,27 @@ def rows(key: str, answers: Iterable[Answer]) -> bytes:
 def raw_json(body: bytes) -> web.Response:
     """An answer that is JSON already."""
     return web.Response(body=body, content_type=JSON)
+
+
+async def streamed(request: web.Request, pieces: AsyncIterator[bytes], kind: str) -> web.StreamResponse:
+    """An answer of unknown length, sent as its caller takes it. Half of it never looks like a whole one."""
+    begun = b"".join([await anext(pieces), await anext(pieces, b"")])
+    more = await anext(pieces, None)
+    if more is None:
+        return web.Response(body=begun, content_type=kind)
+    response = web.StreamResponse(headers={"Content-Type": kind})
+    await response.prepare(request)
+    try:
+        await response.write(begun)
+        await response.write(more)
+        async for piece in pieces:
+            await response.write(piece)
+    except (OSError, UnicodeDecodeError):
+        if request.transport is not None:
+            request.transport.close()
+        raise ConnectionAbortedError("an answer was broken off") from None
+    await response.write_eof()
+    return response
 
 
 def failure(request: web.Request, error: QtandemError) -> web.Response:

@@ -107,6 +107,7 @@ async def usage(request: web.Request) -> web.Response:
         until=_time(query.get("until")),
         limit=None,
     )
+    await context.tasks.written()
     used = await context.records.usage(where, context.clock())
     body = await asyncio.to_thread(rows, "usage", [_usage_row(row) for row in used[-MOST_ROWS:]])
     return raw_json(body)

@@ -12,14 +12,15 @@ from qtandem.core.leases.model import Claim, Task
 from qtandem.core.leases.queries import Filter
 from qtandem.core.runs import RunId
 from qtandem.core.verdicts import Admit, Asker
-from qtandem.core.wire import MAX_BODY, ClaimCall, EnvironmentAnswer, TaskCall, TextAnswer
+from qtandem.core.wire import JSON, MAX_BODY, TEXT, ClaimCall, EnvironmentAnswer, TaskCall, TextAnswer
 from qtandem.daemons import people
 from qtandem.daemons.answers import claim_answer, task_answer
-from qtandem.daemons.api import CALLER, CONTEXT, SMALL_BODY, number, raw_json, read, reply, rows
+from qtandem.daemons.api import CALLER, CONTEXT, SMALL_BODY, number, raw_json, read, reply, rows, streamed, wants_text
 from qtandem.daemons.authority import ROOT, Event
 from qtandem.daemons.context import Context
 from qtandem.daemons.environment import claim_environment
 from qtandem.daemons.lifecycle import END_CALL_S
+from qtandem.daemons.results import as_answer
 
 LONGEST_WAIT_S = 60.0
 MOST_ROWS = 1000
@@ -56,9 +57,12 @@ async def show(request: web.Request) -> web.Response:
     return reply(request, task_answer(task))
 
 
-async def result(request: web.Request) -> web.Response:
+async def result(request: web.Request) -> web.StreamResponse:
     task = await _own(request)
-    return reply(request, TextAnswer(text=await request.app[CONTEXT].tasks.result(task.id)))
+    with await request.app[CONTEXT].tasks.result(task.id) as file:
+        text = wants_text(request)
+        pieces = as_answer(file, text=text)
+        return await streamed(request, pieces, TEXT if text else JSON)
 
 
 async def logs(request: web.Request) -> web.Response:

@@ -30,6 +30,7 @@ from qtandem.daemons.heartbeat import mirror, names_text
 from qtandem.daemons.lifecycle import Lifecycle
 from qtandem.daemons.logs import log, masker
 from qtandem.daemons.metrics import Metrics
+from qtandem.daemons.noted import Terms
 from qtandem.daemons.notify import Notifier
 from qtandem.daemons.observer import Observer
 from qtandem.daemons.pending import Pending
@@ -43,7 +44,7 @@ from qtandem.daemons.refusals import Refusals
 from qtandem.daemons.reported import Reported
 from qtandem.daemons.servers import Servers, make_folders
 from qtandem.daemons.steady import every, keep
-from qtandem.daemons.tasks import Tasks, Terms
+from qtandem.daemons.tasks import Tasks
 from qtandem.daemons.tending import Tending
 from qtandem.daemons.turns import Rules
 from qtandem.daemons.upkeep import Upkeep

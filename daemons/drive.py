@@ -11,7 +11,9 @@ from typing import Any, Literal, Protocol
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Task
 from qtandem.core.providers.base import TaskReport, TaskState
+from qtandem.core.providers.worker import Sink
 from qtandem.daemons.logs import log
+from qtandem.daemons.results import Results
 
 FIRST_POLL_S, POLL_MAX_S = 0.02, 5.0
 # Later looks wait for a hundredth of the time that the task has been in its state.
@@ -30,23 +32,23 @@ class Caller(Protocol):
         *args: object,
         purpose: Literal["observe", "execute"] = "observe",
         uid: int | None = None,
+        sink: Sink | None = None,
     ) -> object: ...
-
-
-class Save(Protocol):
-    async def __call__(self, live: Live, task: Task, result: str | None = None, /) -> None: ...
 
 
 @dataclass(slots=True)
 class Live:
     """A task that has not ended. `stop` holds the reason once it shall end before its time.
 
-    `resumed`: an earlier daemon had it, and may have sent it."""
+    `resumed`: an earlier daemon had it, and may have sent it. `payload` is there until it is sent, if it is small.
+    """
 
     task: Task
     bytes: int = 0
+    charged: float = 0.0
     resumed: bool = False
     stop: str | None = None
+    payload: Mapping[str, Any] | None = None
     nudge: asyncio.Event = field(default_factory=asyncio.Event)
     runner: asyncio.Task[None] | None = None
 
@@ -59,14 +61,16 @@ class Live:
 class Driver:
     """Drives tasks. `token` gives the lease's vendor token, or None once the lease is not held any more.
 
-    `save` writes a task to the store, with its result if it has one, and tells its watchers. `finds_tasks` says whether
+    `save` writes a task to the store and then tells its watchers; `tell` does so at once. `finds_tasks` says whether
     the vendor knows tasks by our key, which is the task's id: only then may a submission that was interrupted be made
     again.
     """
 
     workers: Caller
     token: Callable[[str], str | None]
-    save: Save
+    save: Callable[[Live, Task], Awaitable[None]]
+    tell: Callable[[Live, Task], None]
+    results: Results
     payload: Callable[[str], Awaitable[Mapping[str, Any] | None]]
     finds_tasks: Callable[[Task], Awaitable[bool]]
     clock: Callable[[], float]
@@ -84,7 +88,7 @@ class Driver:
 
     async def _submit(self, live: Live) -> str | None:
         """The vendor's id of the task; None if it was stopped before it got there."""
-        payload = await self.payload(live.task.id)
+        payload = live.payload or await self.payload(live.task.id)
         if payload is None:
             raise QtandemError("task-failed", "The payload was lost before it was sent", remedy="Send it again.")
         unsure = live.resumed and live.task.state is TaskState.SUBMITTING
@@ -100,6 +104,7 @@ class Driver:
                 await _pause(live, error.retry_after or delay)
                 delay = min(2 * delay, RETRY_MAX_S)
             else:
+                live.payload = None
                 await self.save(live, replace(live.task, vendor_task=vendor_task, state=TaskState.QUEUED))
                 return vendor_task
         return await self._found(live) if unsure else None
@@ -168,34 +173,55 @@ class Driver:
         return True
 
     async def _conclude(self, live: Live, vendor_task: str, report: TaskReport) -> None:
-        """The result is kept before anybody is told that it is there."""
-        result = await self._fetch(live, vendor_task) if report.state is TaskState.COMPLETED else None
+        """The result is there before anybody is told of it. On disk for good it is before the task has ended there:
+
+        a task that has not is followed again after a crash, and its result fetched again.
+        """
+        fetched = report.state is TaskState.COMPLETED and await self._fetch(live)
         now = self.clock()
+        stopped = live.stop if report.state is TaskState.CANCELLED else None
         done = replace(
             live.task,
+            state=report.state,
+            reason=stopped or report.reason,
             started_at=live.task.started_at if live.task.started_at is not None else now,
+            finished_at=now,
             usage_s=report.usage_s,
             shots=report.shots if report.shots is not None else live.task.shots,
             cost=report.cost,
         )
-        live.task = done
-        stopped = live.stop if report.state is TaskState.CANCELLED else None
-        await self._finish(live, report.state, stopped or report.reason, result)
+        self.tell(live, done)
+        settled = self.results.settle(done) if fetched else asyncio.sleep(0)
+        done, _ = await asyncio.gather(self._counted(done, vendor_task, report), settled)
+        await self.save(live, done)
 
-    async def _fetch(self, live: Live, vendor_task: str) -> str | None:
+    async def _counted(self, done: Task, vendor_task: str, report: TaskReport) -> Task:
+        """With the vendor's own count of what was used, where that takes a call more."""
+        if not report.more:
+            return done
+        try:
+            told = await self._call(done, "task_usage", vendor_task)
+        except QtandemError as error:
+            log("tasks").warning("usage not known", task=done.id, why=error.one_line())
+            return done
+        return replace(done, usage_s=told) if isinstance(told, float) else done
+
+    async def _fetch(self, live: Live) -> bool:
         for attempt in range(RESULT_TRIES):
             try:
-                return str(await self._call(live.task, "task_result", vendor_task))
+                await self.results.fetch(live.task)
             except QtandemError as error:
                 if not error.retryable or attempt == RESULT_TRIES - 1:
                     # The vendor still has it: whoever asks for the result asks the vendor then.
                     log("tasks").warning("result not fetched", task=live.task.id, why=error.one_line())
-                    return None
+                    return False
                 await asyncio.sleep(RETRY_FIRST_S * 2.0**attempt)
-        return None
+            else:
+                return True
+        return False
 
-    async def _finish(self, live: Live, state: TaskState, reason: str, result: str | None = None) -> None:
-        await self.save(live, replace(live.task, state=state, reason=reason, finished_at=self.clock()), result)
+    async def _finish(self, live: Live, state: TaskState, reason: str) -> None:
+        await self.save(live, replace(live.task, state=state, reason=reason, finished_at=self.clock()))
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
         return await self.workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)

@@ -13,7 +13,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.providers.base import TaskReport
 from qtandem.core.providers.secrecy import digest
 
-GAP_S = 0.02
+GAP_S = 0.01
 MOST = 200
 
 Secrets = Mapping[str, str] | None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, BinaryIO
 
 from qtandem.core.errors import QtandemError
 
@@ -17,6 +19,48 @@ KEEP_RESULTS_S = 7 * 86400.0
 MOST_RESULTS = 2 << 30
 _BLOCK = 4096
 _ID = re.compile(r"[A-Za-z0-9\-]{1,64}")
+
+
+class Receiving:
+    """A result on its way into its file. What the disk refuses is told at the end: a worker is in the middle of it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._part = path, path.with_suffix(f".{secrets.token_hex(4)}.part")
+        with _disk("written"):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        self._file: IO[bytes] | None = os.fdopen(handle, "wb")
+        self._error: OSError | None = None
+
+    def write(self, piece: bytes) -> None:
+        """Add a piece; nothing once it was kept or dropped."""
+        if self._file is not None and self._error is None:
+            try:
+                self._file.write(piece)
+            except OSError as error:
+                self._error = error
+
+    def keep(self) -> None:
+        """Put it in its place, for readers; it survives a power failure once `TaskFiles.settle` has returned."""
+        with _disk("written"):
+            try:
+                if self._error is not None or self._file is None:
+                    raise self._error or FileNotFoundError(errno.ENOENT, "it was dropped")
+                self._close()
+                self._part.replace(self._path)
+            finally:
+                self.drop()
+
+    def drop(self) -> None:
+        """Forget it, unless it was kept."""
+        with suppress(OSError):
+            self._close()
+        self._part.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class TaskFiles:
@@ -41,18 +85,32 @@ class TaskFiles:
     def drop_payload(self, task: str) -> None:
         self._path(task, "payload").unlink(missing_ok=True)
 
-    def put_result(self, task: str, uid: int, text: str) -> None:
+    def receive(self, task: str, uid: int) -> Receiving:
+        """Where a result can be written, piece by piece."""
+        return Receiving(self._result(task, uid))
+
+    def settle(self, task: str, uid: int) -> None:
+        """Have a result that was kept on disk for good, and its user's share within bounds."""
         path = self._result(task, uid)
         with _disk("written"):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._write(path, text)
+            for each in (path, path.parent):
+                handle = os.open(each, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
         known = self._used.get(uid)
         self._used[uid] = _held(path.parent) if known is None else known + path.stat().st_size + _BLOCK
         if self._used[uid] > self._most:
             self._used[uid] = _trim(path.parent, self._most * 3 // 4)
 
-    def result(self, task: str, uid: int) -> str | None:
-        return self._read(self._result(task, uid))
+    def result(self, task: str, uid: int) -> BinaryIO | None:
+        """The result's file, open for reading; None where there is none."""
+        with _disk("read"):
+            try:
+                return self._result(task, uid).open("rb")
+            except FileNotFoundError:
+                return None
 
     def sweep(self, now: float) -> int:
         """Remove results that are older than a week, and left-overs; returns how many files went."""

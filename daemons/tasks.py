@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Lease, LeaseState, Task
@@ -20,11 +18,15 @@ from qtandem.core.providers.base import TaskState
 from qtandem.core.signals import Signals
 from qtandem.daemons.drive import Caller, Driver, Live
 from qtandem.daemons.logs import log
+from qtandem.daemons.noted import Terms, new_task, priced
+from qtandem.daemons.results import Results
 from qtandem.daemons.taskfiles import TaskFiles
 from qtandem.daemons.turns import Rules, Turns
 
 # What one uid may have under way: more is refused with "try again", so that nobody fills the disk.
 MAX_TASKS, MAX_BYTES = 1000, 256 * 2**20
+# A payload of up to so many bytes waits for its turn in memory too.
+SMALL = 64 * 1024
 REMEMBERED = 4096
 STOP_WAIT_S = 3.0
 _VERSION = re.compile(r"v?\d+(\.\w+)+([+-][\w.]+)?")
@@ -54,16 +56,6 @@ class Leases(Protocol):
     def holder(self, id: str) -> tuple[str, str | None] | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a resource adds to a task's record."""
-
-    price: float | None = None
-    currency: str = ""
-    calibration_at: float | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-
 def _unlimited(_resource: str) -> Rules:
     return Rules()
 
@@ -87,14 +79,19 @@ class Tasks:
         self._ledger, self._leases, self._workers = ledger, leases, workers
         self._signals, self._terms, self._clock = signals, terms, clock
         self._files = TaskFiles(state_dir)
+        self._results = Results(self._files, workers)
         self._live: dict[str, Live] = {}
+        # Tasks that have ended and are being written.
+        self._settling: dict[str, Live] = {}
         self._ended: OrderedDict[str, Task] = OrderedDict()
         self._rules = rules
         self._turns = Turns(self._begin, self._usable, leases.holder, rules, clock)
         self._finds: dict[str, bool] = {}
         self._told_versions: dict[str, Mapping[str, str]] = {}
         self._closing = False
-        self._driver = Driver(workers, self._token, self._save, self._payload, self._finds_tasks, clock)
+        self._driver = Driver(
+            workers, self._token, self._save, self._tell, self._results, self._payload, self._finds_tasks, clock
+        )
 
     async def open(self) -> None:
         """Take up again what was under way when the daemon ended."""
@@ -114,19 +111,19 @@ class Tasks:
     async def close(self) -> None:
         """Leave everything as it is on disk; vendors go on with what they have."""
         self._closing = self._turns.closed = True
-        runners = [live.runner for live in self._live.values() if live.runner]
+        runners = [live.runner for live in [*self._live.values(), *self._settling.values()] if live.runner]
         for runner in runners:
             runner.cancel()
         await asyncio.gather(*runners, return_exceptions=True)
 
     async def start(self, lease: Lease, uid: int, payload: Mapping[str, Any], key: str) -> Task:
         """Accept a task on a held lease; the same key on it gives the task of then."""
-        task = _new_task(lease, uid, payload, key, self._terms(lease.resource), self._clock())
+        task = new_task(lease, uid, payload, key, self._terms(lease.resource), self._clock())
         if self._turns.at_once(lease):
             task = replace(task, state=TaskState.SUBMITTING)
         size = len(json.dumps(payload))
         self._bound(lease, uid, size)
-        live = Live(task, bytes=size)
+        live = Live(task, bytes=size, payload=payload if size <= SMALL else None)
         self._live[task.id] = live
         try:
             noted = await self._noted(task, payload)
@@ -136,7 +133,7 @@ class Tasks:
         if noted.id != task.id:
             del self._live[task.id]
             await asyncio.to_thread(self._files.drop_payload, task.id)
-            return noted
+            return self._newest(noted)
         live.task = noted
         self._turns.add(live)
         return noted
@@ -175,7 +172,11 @@ class Tasks:
         return task
 
     async def of(self, where: Filter) -> list[Task]:
-        return [self._live[task.id].task if task.id in self._live else task for task in await self._ledger.tasks(where)]
+        return [self._newest(task) for task in await self._ledger.tasks(where)]
+
+    def _newest(self, task: Task) -> Task:
+        live = self._live.get(task.id)
+        return live.task if live is not None else self._ended.get(task.id, task)
 
     async def wait(self, id: str, timeout: float) -> Task:
         """The task once its state is another than now, or it is final, or `timeout` seconds are over."""
@@ -186,20 +187,15 @@ class Tasks:
                 await watch.next(timeout)
         return await self.get(id)
 
-    async def result(self, id: str) -> str:
-        """The vendor's result text; `task-not-ready` before it is there, `task-failed` if it never will be."""
+    async def result(self, id: str) -> BinaryIO:
+        """A file with the vendor's text; `task-not-ready` before it is there, `task-failed` if it never will be."""
         task = await self.get(id)
         if not task.state.final:
             raise QtandemError("task-not-ready", f"The task {id} is {task.state}", retry_after=1.0)
         if task.state is not TaskState.COMPLETED:
             why = f": {task.reason}" if task.reason else ""
             raise QtandemError("task-failed", f"The task {id} is {task.state}{why}")
-        kept = await asyncio.to_thread(self._files.result, id, task.uid)
-        if kept is not None:
-            return kept
-        text = str(await self._call(task, "task_result", task.vendor_task))
-        await asyncio.to_thread(self._files.put_result, id, task.uid, text)
-        return text
+        return await self._results.open(task)
 
     async def logs(self, id: str) -> str:
         task = await self.get(id)
@@ -215,6 +211,13 @@ class Tasks:
     async def stop_owners(self, owners: Collection[str], reason: str = "the lease ended") -> None:
         """Stop all tasks of these runs and claims, before their leases are given back."""
         await self._halt([live for live in self._live.values() if live.task.owner in owners], reason)
+        await self.written()
+
+    async def written(self) -> None:
+        """Return when the tasks that have ended are on disk, or after a few seconds."""
+        runners = [live.runner for live in self._settling.values() if live.runner]
+        if runners:
+            await asyncio.wait(runners, timeout=STOP_WAIT_S)
 
     async def watch_leases(self) -> None:
         """Stop the tasks of leases that ended in another way than by `stop_owners`; runs for ever."""
@@ -261,7 +264,10 @@ class Tasks:
             log("fault").exception("fault", loop="task", task=task.id)
             self._live.pop(task.id, None)
         finally:
+            self._settling.pop(task.id, None)
             self._turns.ended(live)
+        if live.task.usage_s is not None:
+            self._turns.used(live)
         await asyncio.to_thread(self._files.drop_payload, task.id)
 
     async def _halt(self, lives: list[Live], reason: str) -> None:
@@ -289,21 +295,28 @@ class Tasks:
             raise
         return noted
 
-    async def _save(self, live: Live, task: Task, result: str | None = None) -> None:
-        if task.state is TaskState.COMPLETED and task.cost is None:
-            versions = {**task.versions, **await self._versions(task)}
-            task = replace(task, cost=self._terms(task.resource).price, versions=versions)
-        kept = self._keep_result(task, result) if result is not None else asyncio.sleep(0)
-        await asyncio.gather(self._ledger.update_task(task), kept)
-        live.task = task
+    async def _save(self, live: Live, task: Task) -> None:
+        if task.vendor_task is not None:
+            task = replace(priced(task, self._terms), versions={**task.versions, **await self._versions(task)})
+        await self._ledger.update_task(task)
+        self._tell(live, task)
+
+    def _tell(self, live: Live, task: Task) -> None:
+        """Let everybody see how the task stands. One that has ended makes room for the next."""
+        ended = task.state.final and not live.task.state.final
+        live.task = task = priced(task, self._terms)
         if task.state.final:
-            self.finished += 1
-            self._live.pop(task.id, None)
             self._ended[task.id] = task
             while len(self._ended) > REMEMBERED:
                 self._ended.popitem(last=False)
+        if ended:
+            self.finished += 1
+            self._live.pop(task.id, None)
+            self._settling[task.id] = live
             log("tasks").info("task ended", task=task.id, state=str(task.state), resource=task.resource)
         self._signals.send(f"task {task.id}")
+        if ended:
+            self._turns.ended(live)
 
     def _usable(self, id: str) -> Lease | None:
         lease = self._leases.lease(id)
@@ -320,13 +333,6 @@ class Tasks:
 
     async def _payload(self, id: str) -> Mapping[str, Any] | None:
         return await asyncio.to_thread(self._files.payload, id)
-
-    async def _keep_result(self, task: Task, text: str) -> None:
-        """The vendor still has what the disk does not take: whoever asks for it asks the vendor then."""
-        try:
-            await asyncio.to_thread(self._files.put_result, task.id, task.uid, text)
-        except QtandemError as error:
-            log("tasks").warning("result not kept", task=task.id, why=error.one_line())
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
         return await self._workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)
@@ -349,38 +355,3 @@ class Tasks:
             found = await self._call(task, "capabilities")
             self._finds[resource] = isinstance(found, dict) and bool(found.get("finds_tasks"))
         return self._finds[resource]
-
-
-def _new_task(lease: Lease, uid: int, payload: Mapping[str, Any], key: str, terms: Terms, now: float) -> Task:
-    kind = payload.get("kind")
-    if not isinstance(kind, str) or not kind or len(kind) > 64:
-        raise QtandemError(
-            "bad-payload", "The payload has no kind", remedy="Give kind: qasm2, qasm3 or qiskit-primitive."
-        )
-    shots = payload.get("shots")
-    if shots is not None and (not isinstance(shots, int) or isinstance(shots, bool) or not 0 <= shots < 2**31):
-        # 0 asks some simulators for the exact result; others refuse it.
-        raise QtandemError("bad-payload", "shots is not a whole number that a machine could run")
-    id = uuid.uuid4().hex
-    return Task(
-        id=id,
-        lease=lease.id,
-        owner=lease.owner,
-        resource=lease.resource,
-        uid=uid,
-        key=key or id,
-        kind=kind,
-        created_at=now,
-        state=TaskState.QUEUED,
-        payload_sha256=_digest(payload),
-        circuit_sha256=_digest(payload.get("program", payload.get("input", payload))),
-        shots=shots,
-        currency=terms.currency,
-        calibration_at=terms.calibration_at,
-        versions=dict(terms.versions),
-    )
-
-
-def _digest(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()

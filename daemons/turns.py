@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qtandem.core.leases.model import Lease
+from qtandem.core.leases.model import Lease, Task
 from qtandem.daemons.drive import Live
 
 Order = Literal["fair", "priority", "arrival"]
@@ -82,8 +82,8 @@ class _Line:
         found = self.shares.get(who)
         return found.now(now) if found else 0.0
 
-    def charge(self, queue: _Queue, seconds: float, now: float) -> None:
-        for who in (queue.uid, queue.lease):
+    def charge(self, task: Task, seconds: float, now: float) -> None:
+        for who in (task.uid, task.lease):
             self.shares.setdefault(who, _Share()).add(seconds, now)
 
 
@@ -132,17 +132,27 @@ class Turns:
         self._pump(task.resource, queue)
 
     def ended(self, live: Live) -> None:
-        """A task is over, and makes room for another."""
+        """A task is over, and makes room for another; told twice, it is over once."""
         task, now = live.task, self._clock()
         line = self._lines[task.resource]
+        started = line.running.pop(task.id, None)
+        if started is None:
+            return
         queue = line.queues[task.lease]
         queue.running.discard(task.id)
-        started = line.running.pop(task.id)
         took = task.usage_s if task.usage_s is not None else max(0.0, now - started.at)
-        line.charge(queue, took - started.charged, now)
+        live.charged = took
+        line.charge(task, took - started.charged, now)
         line.usual_s += _NEWEST_WEIGHS * (took - line.usual_s)
         self._pump(task.resource, queue)
         self._tidy(line, queue, now)
+
+    def used(self, live: Live) -> None:
+        """The vendor has counted what a task that is over has used."""
+        task = live.task
+        if task.usage_s is not None and task.usage_s != live.charged:
+            self._lines[task.resource].charge(task, task.usage_s - live.charged, self._clock())
+            live.charged = task.usage_s
 
     def hurry(self, live: Live) -> None:
         """Begin a task that shall be stopped, so that its end is written at once."""
@@ -189,7 +199,7 @@ class Turns:
         now = self._clock()
         queue.running.add(live.task.id)
         line.running[live.task.id] = _Started(now, line.usual_s)
-        line.charge(queue, line.usual_s, now)
+        line.charge(live.task, line.usual_s, now)
         self._begin(live)
 
     def _tidy(self, line: _Line, queue: _Queue, now: float) -> None:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Lease
+from qtandem.core.providers.worker import Sink
 from qtandem.core.resources import Resource
 from qtandem.daemons.looks import Looks
 from qtandem.daemons.userkeys import UserKeys
@@ -22,6 +23,7 @@ class Pool(Protocol):
         *args: object,
         purpose: Literal["observe", "execute"] = "observe",
         secrets: Mapping[str, str] | None = None,
+        sink: Sink | None = None,
     ) -> object: ...
 
 
@@ -51,12 +53,13 @@ class VendorCalls:
         *args: object,
         purpose: Literal["observe", "execute"] = "observe",
         uid: int | None = None,
+        sink: Sink | None = None,
     ) -> object:
         """As `Workers.call`; `uid` is for whom it executes. Raises `no-credential` where that user has none."""
         secrets = self.secrets(resource, uid) if purpose == "execute" and uid is not None else None
         if method == "task_status" and purpose == "execute":
             return await self._looks.report(resource, str(args[0]), secrets)
-        return await self._call(resource, method, args, purpose, secrets)
+        return await self._call(resource, method, args, purpose, secrets, sink)
 
     async def _statuses(self, resource: str, tasks: Sequence[str], secrets: Mapping[str, str] | None) -> object:
         return await self._call(resource, "task_statuses", (list(tasks),), "execute", secrets)
@@ -68,10 +71,9 @@ class VendorCalls:
         args: tuple[object, ...],
         purpose: Literal["observe", "execute"],
         secrets: Mapping[str, str] | None,
+        sink: Sink | None = None,
     ) -> object:
-        if secrets is None:
-            return await self._pool.call(resource, method, *args, purpose=purpose)
-        return await self._pool.call(resource, method, *args, purpose=purpose, secrets=secrets)
+        return await self._pool.call(resource, method, *args, purpose=purpose, secrets=secrets, sink=sink)
 
     def secrets(self, resource: str, uid: int) -> Mapping[str, str] | None:
         """A user's own credential, None where the site's is used."""

@@ -34,7 +34,8 @@ class TaskState(StrEnum):
 class TaskReport:
     """State of one vendor task; `usage_s` is the vendor's own count of QPU seconds, `shots` what it ran.
 
-    `cost` is what the vendor's own price makes of it, in the vendor's currency.
+    `cost` is what the vendor's own price makes of it, in the vendor's currency. `more`: the vendor tells the usage in
+    another call, which is `task_usage`.
     """
 
     state: TaskState
@@ -42,6 +43,7 @@ class TaskReport:
     usage_s: float | None = None
     shots: int | None = None
     cost: float | None = None
+    more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,9 @@ class Sender(Protocol):
 
 class Lister(Protocol):
     """What a provider can do besides whose vendor tells the states of many tasks in one answer."""
+
+    def task_usage(self, task: str) -> float | None:
+        """QPU seconds of a task that has ended, where its report says that there is `more`."""
 
     def task_statuses(self, tasks: Sequence[str]) -> Mapping[str, TaskReport]:
         """The reports on those of the tasks that the answer has; the others are asked for one by one."""

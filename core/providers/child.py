@@ -20,7 +20,8 @@ from qtandem.core.providers.frames import Channel, FrameError, confine, die_with
 METHODS = frozenset(
     {
         "observe", "acquire", "release", "find_session", "target", "task_start", "find_task", "task_status",
-        "task_statuses", "task_send", "task_result", "task_logs", "task_stop", "metadata", "discover", "forward",
+        "task_statuses", "task_usage", "task_send", "task_result", "task_logs", "task_stop", "metadata", "discover",
+        "forward",
     }
 )  # fmt: skip
 ENTRY_POINTS = "qtandem.providers"
@@ -144,7 +145,7 @@ def _statuses(provider: Provider, tasks: Sequence[str]) -> list[dict[str, object
     ends = time.monotonic() + STATUSES_S
     answers: list[dict[str, object]] = []
     listed: Mapping[str, TaskReport] = {}
-    if len(tasks) > 1 and hasattr(provider, "task_statuses"):
+    if hasattr(provider, "task_statuses"):
         listed = provider.task_statuses(tasks)
     for task in tasks:
         if answers and time.monotonic() > ends:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import structlog
@@ -22,7 +22,7 @@ from qtandem.core.providers.base import ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.frames import FrameError
 from qtandem.core.providers.lanes import Family, Lane, Lanes, Purpose, Whose
 from qtandem.core.providers.secrecy import digest, redact
-from qtandem.core.providers.worker import CHILD, Answer, Worker, WorkerDied
+from qtandem.core.providers.worker import CHILD, Answer, Sink, Worker, WorkerDied
 
 _PING_S = 1.0
 _log = structlog.get_logger(__name__)
@@ -39,6 +39,14 @@ class WorkerStats:
     rss: int
     calls: int
     kills: int
+
+
+class _Call(NamedTuple):
+    spec: ProviderSpec
+    method: str
+    args: tuple[object, ...]
+    deadline_s: float
+    sink: Sink | None
 
 
 class Workers:
@@ -88,8 +96,9 @@ class Workers:
         purpose: Purpose = "observe",
         deadline_s: float | None = None,
         secrets: Mapping[str, str] | None = None,
+        sink: Sink | None = None,
     ) -> object:
-        """Call a provider's method and return what it returns.
+        """Call a provider's method and return what it returns; a text goes to `sink` instead, if there is one.
 
         `secrets` go before the resource's own settings; nobody else's calls share a child with them.
 
@@ -100,7 +109,8 @@ class Workers:
         if self._closed:
             raise QtandemError("not-available", "The daemon is stopping")
         deadline = self._deadline_s if deadline_s is None else deadline_s
-        task = asyncio.create_task(self._serve(spec, method, args, Whose(purpose, digest(secrets or {})), deadline))
+        what = _Call(spec, method, args, deadline, sink)
+        task = asyncio.create_task(self._serve(what, Whose(purpose, digest(secrets or {}))))
         self._running.add(task)
         task.add_done_callback(self._forget)
         try:
@@ -177,52 +187,41 @@ class Workers:
         if not task.cancelled():
             task.exception()
 
-    async def _serve(
-        self, spec: ProviderSpec, method: str, args: tuple[object, ...], whose: Whose, deadline_s: float
-    ) -> object:
+    async def _serve(self, call: _Call, whose: Whose) -> object:
         while True:
-            lane = self._lanes.of(spec, whose)
+            lane = self._lanes.of(call.spec, whose)
             async with lane.lock:
                 if lane not in self._lanes.all():
                     continue
                 try:
-                    answer = await self._serve_in(lane, spec, method, args, deadline_s)
+                    answer = await self._serve_in(lane, call)
                 finally:
                     self._idle.set()
-            return _outcome(answer, method, spec)
+            return _outcome(answer, call.method, call.spec)
 
-    async def _serve_in(
-        self, lane: Lane, spec: ProviderSpec, method: str, args: tuple[object, ...], deadline_s: float
-    ) -> Answer:
-        worker = await self._ready(lane, deadline_s)
+    async def _serve_in(self, lane: Lane, call: _Call) -> Answer:
+        worker = await self._ready(lane, call.deadline_s)
         lane.calls += 1
         lane.used_at = self._clock()
         try:
-            return await self._ask(lane, worker, spec, method, args, deadline_s)
+            return await self._ask(lane, worker, call)
         finally:
             if not worker.alive:
                 await self._drop(lane)
 
-    async def _ask(
-        self,
-        lane: Lane,
-        worker: Worker,
-        spec: ProviderSpec,
-        method: str,
-        args: tuple[object, ...],
-        deadline_s: float,
-    ) -> Answer:
-        message: dict[str, object] = {"resource": spec.resource, "method": method, "args": args}
+    async def _ask(self, lane: Lane, worker: Worker, call: _Call) -> Answer:
+        spec, method = call.spec, call.method
+        message: dict[str, object] = {"resource": spec.resource, "method": method, "args": call.args}
         if lane.told.get(spec.resource) != spec:
             message["spec"] = asdict(spec) | {"settings": dict(spec.settings)}
         try:
-            answer = await worker.call(message, deadline_s)
+            answer = await worker.call(message, call.deadline_s, call.sink)
         except TimeoutError:
             lane.kills += 1
             self._lanes.hung(spec, lane.family.whose)
             _log.warning("worker_killed", resource=spec.resource, method=method, pid=worker.pid, why="deadline")
             raise QtandemError(
-                "vendor-timeout", f"{spec.resource} did not answer {method} within {deadline_s:g} s"
+                "vendor-timeout", f"{spec.resource} did not answer {method} within {call.deadline_s:g} s"
             ) from None
         except WorkerDied as error:
             lane.kills += 1

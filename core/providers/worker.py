@@ -8,7 +8,7 @@ import signal
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from qtandem.core.processes import Process
 from qtandem.core.providers import frames
@@ -17,6 +17,13 @@ from qtandem.core.providers.frames import FrameError
 CHILD = "qtandem.core.providers.child"
 _STDERR_KEPT = 8192
 _CLOSE_S = 1.0
+_PIECE = 1 << 18
+
+
+class Sink(Protocol):
+    """Takes the bytes of a long text as they come; what goes wrong there it keeps for later."""
+
+    def write(self, piece: bytes) -> object: ...
 
 
 class WorkerDied(Exception):
@@ -64,8 +71,8 @@ class Worker:
     def alive(self) -> bool:
         return not self._ended and self._process.returncode is None and not self._process.stdout.at_eof()
 
-    async def call(self, message: dict[str, object], deadline_s: float) -> Answer:
-        """Send one message and wait for its answer.
+    async def call(self, message: dict[str, object], deadline_s: float, sink: Sink | None = None) -> Answer:
+        """Send one message and wait for its answer; a text in it goes to `sink` piece by piece, if there is one.
 
         Raises `TimeoutError` at the deadline and `WorkerDied` when no answer can come; after either the
         child has been killed. Raises `FrameError`, without any effect, for a message over the limit.
@@ -73,7 +80,7 @@ class Worker:
         request = frames.pack(message)
         try:
             async with asyncio.timeout(deadline_s):
-                answer = await self._exchange(request)
+                answer = await self._exchange(request, sink)
         except (OSError, asyncio.IncompleteReadError, FrameError) as error:
             if isinstance(error, TimeoutError):
                 await self.kill()
@@ -103,13 +110,26 @@ class Worker:
         """The last 8 KiB that the child or its libraries printed."""
         return b"".join(self._stderr)[-_STDERR_KEPT:].decode(errors="replace")
 
-    async def _exchange(self, request: bytes) -> Answer:
+    async def _exchange(self, request: bytes, sink: Sink | None) -> Answer:
         self._process.stdin.write(request)
         await self._process.stdin.drain()
         message = frames.unpack(await self._frame())
         if message.get("raw"):
-            message["value"] = (await self._frame()).decode("utf-8", "surrogatepass")
+            if sink is None:
+                message["value"] = (await self._frame()).decode("utf-8", "surrogatepass")
+            else:
+                await self._pour(sink)
         return _read_answer(message)
+
+    async def _pour(self, sink: Sink) -> None:
+        output = self._process.stdout
+        left = frames.length(await output.readexactly(frames.HEADER.size))
+        while left:
+            piece = await output.read(min(left, _PIECE))
+            if not piece:
+                raise asyncio.IncompleteReadError(b"", left)
+            left -= len(piece)
+            sink.write(piece)
 
     async def _frame(self) -> bytes:
         output = self._process.stdout

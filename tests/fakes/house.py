@@ -17,6 +17,7 @@ from qtandem.daemons.authority import Authority
 from qtandem.daemons.context import Context
 from qtandem.daemons.lifecycle import Lifecycle
 from qtandem.daemons.metrics import Metrics
+from qtandem.daemons.noted import Terms
 from qtandem.daemons.observer import Observer
 from qtandem.daemons.pending import Pending
 from qtandem.daemons.planners import launch_of
@@ -25,7 +26,7 @@ from qtandem.daemons.proxy import Proxy
 from qtandem.daemons.records import Records
 from qtandem.daemons.refusals import Refusals
 from qtandem.daemons.reported import Reported
-from qtandem.daemons.tasks import Tasks, Terms
+from qtandem.daemons.tasks import Tasks
 from qtandem.daemons.turns import Rules
 from qtandem.daemons.userkeys import UserKeys
 from qtandem.daemons.vendorcalls import VendorCalls

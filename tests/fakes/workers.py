@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Observation
 from qtandem.core.providers.base import TaskReport, TaskState
+from qtandem.core.providers.worker import Sink
 from tests.fakes.vendor import FakeVendor
 
 ONLINE = Observation(availability=Availability.ONLINE)
@@ -41,6 +42,7 @@ class FakeWorkers(FakeVendor):
         *args: object,
         purpose: str = "observe",
         secrets: Mapping[str, str] | None = None,
+        sink: Sink | None = None,
     ) -> object:
         if method == "task_statuses":
             return [await self._status_of(resource, task, secrets) for task in args[0]]  # type: ignore[attr-defined]
@@ -54,7 +56,11 @@ class FakeWorkers(FakeVendor):
             return await self._observe(resource)
         if method == "capabilities":
             return {"finds_tasks": self.finds}
-        return getattr(self, f"_{method}")(*args)
+        answer = getattr(self, f"_{method}")(*args)
+        if sink is None:
+            return answer
+        sink.write(answer.encode())
+        return None
 
     async def _status_of(self, resource: str, task: str, secrets: Mapping[str, str] | None) -> object:
         try:

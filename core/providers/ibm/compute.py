@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -178,7 +179,18 @@ class ComputeProvider:
         return None
 
     def task_status(self, task: str) -> TaskReport:
-        return self._ended.get(task) or self._report(task, self._job(task))
+        found = self._ended.get(task)
+        if found is None:
+            found = self._report(task, self._job(task))
+        return replace(found, usage_s=self.task_usage(task), more=False) if found.more else found
+
+    def task_usage(self, task: str) -> float | None:
+        try:
+            call = Call(VENDOR, "tell the usage of a task")
+            told = self._ask(call, lambda: self._api.program_job(task).metadata())
+        except QtandemError:
+            return None
+        return _charged(told)
 
     def task_statuses(self, tasks: Sequence[str]) -> dict[str, TaskReport]:
         """From one page of our newest jobs."""
@@ -193,13 +205,14 @@ class ComputeProvider:
         found = STATES[word]
         if found is TaskState.CANCELLED and state.get("reason_code") == _RAN_TOO_LONG:
             found = TaskState.FAILED
-        report = TaskReport(found, _text(state.get("reason")), self._usage(task, job) if found.final else None)
-        if report.usage_s is not None:
+        usage = _charged(job) if found.final else None
+        report = TaskReport(found, _text(state.get("reason")), usage, more=found.final and usage is None)
+        if found.final:
             self._ended.keep(task, report)
         return report
 
     def task_result(self, task: str) -> str:
-        report = self.task_status(task)
+        report = self._ended.get(task) or self._report(task, self._job(task))
         if not report.state.final:
             raise QtandemError("task-not-ready", f"The task is {report.state}", retry_after=1.0)
         if report.state is not TaskState.COMPLETED:
@@ -324,16 +337,6 @@ class ComputeProvider:
             if error.code not in ("task-failed", "no-such-run"):
                 raise
 
-    def _usage(self, task: str, job: Mapping[str, Any]) -> float | None:
-        usage = _object(job.get("usage"))
-        if "qpu_charge_time_seconds" not in usage:
-            try:
-                call = Call(VENDOR, "tell the usage of a task")
-                usage = _object(self._ask(call, lambda: self._api.program_job(task).metadata()).get("usage"))
-            except QtandemError:
-                return None
-        return seconds(usage.get("qpu_charge_time_seconds"))
-
     def _explain_closed(self, token: str, error: QtandemError) -> None:
         """Raise `no-lease` where a submission failed because the session closed by itself."""
         details = self._details(token)
@@ -368,6 +371,10 @@ class ComputeProvider:
                 raise
         self._auth.renew()
         return translated(call, work)
+
+
+def _charged(row: Mapping[str, Any]) -> float | None:
+    return seconds(_object(row.get("usage")).get("qpu_charge_time_seconds"))
 
 
 def _object(value: object) -> Mapping[str, Any]:

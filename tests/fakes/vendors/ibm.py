@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -104,7 +105,7 @@ class FakeIbm(FakeServer):
 
 
 class FakeCompute(FakeIbm):
-    """The cloud. `plan` "open" permits no dedicated session."""
+    """The cloud. `plan` "open" permits no dedicated session. A program that says `takes 0.8 s` takes so long."""
 
     def __init__(self) -> None:
         self.plan = "premium"
@@ -263,6 +264,7 @@ class FakeCompute(FakeIbm):
             "params": body["params"],
             "at": self.now(),
             "polls": 0,
+            "takes_s": _takes_s(body["params"]),
         }
         self.note("task_start", task=id, token=session["id"], tags=body.get("tags", []))
         return Reply(200, {"id": id, "backend": BACKEND})
@@ -326,11 +328,11 @@ class FakeCompute(FakeIbm):
             job["polls"] += 1
         if job["status"] == "Queued" and (job["polls"] > 1 or self.task_s == 0):
             job["status"] = "Running"
-        if job["status"] == "Running" and self.now() - job["at"] >= self.task_s:
+        if job["status"] == "Running" and self.now() - job["at"] >= (job["takes_s"] or self.task_s):
             job["status"] = "Completed"
         if job["state"]["status"] != job["status"]:
             job["state"] = {"status": job["status"]}
-        return {key: value for key, value in job.items() if key not in ("params", "at", "polls")}
+        return {key: value for key, value in job.items() if key not in ("params", "at", "polls", "takes_s")}
 
 
 class FakeSystem(FakeIbm):
@@ -444,6 +446,11 @@ def samples(params: Mapping[str, Any], seed: str) -> str:
         measured = [hex(chance.choice((0, 3))) for _ in range(shots)]
         results.append({"data": {"c": {"samples": measured, "num_bits": 2}}, "metadata": {}})
     return json.dumps({"results": results, "metadata": {"version": 2, "note": "µs  spaced"}}, ensure_ascii=False)
+
+
+def _takes_s(params: Mapping[str, Any]) -> float:
+    said = re.search(r"takes ([0-9.]+) s", str((params.get("pubs") or [None])[0]))
+    return float(said[1]) if said else 0.0
 
 
 def _no_session() -> Reply:

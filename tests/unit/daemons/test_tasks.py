@@ -38,12 +38,17 @@ async def ended(house: House, id: str) -> Task:
     return task
 
 
+async def result_of(house: House, id: str) -> bytes:
+    with await house.tasks.result(id) as file:
+        return file.read()
+
+
 async def test_a_task_runs_and_its_result_is_kept_privately(house: House, tmp_path: Path) -> None:
     lease = await hold(house)
     task = await begin(house, lease)
     done = await ended(house, task.id)
     assert (done.state, done.usage_s, done.shots, done.cost, done.currency) == ("completed", 0.5, 10, 2.0, "EUR")
-    assert json.loads(await house.tasks.result(task.id))["counts"] == {"00": 10}
+    assert json.loads(await result_of(house, task.id))["counts"] == {"00": 10}
     [kept] = (tmp_path / "tasks").glob("*/*")
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
@@ -162,7 +167,7 @@ async def test_passing_faults_of_the_vendor_are_ridden_out(house: House, monkeyp
     task = await begin(house, await hold(house))
     assert (await ended(house, task.id)).state == "completed"
     assert len(house.workers.started) == 1
-    assert await house.tasks.result(task.id)
+    assert await result_of(house, task.id)
 
 
 async def test_a_payload_that_the_vendor_refuses_fails_with_its_words(house: House) -> None:

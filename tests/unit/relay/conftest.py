@@ -93,6 +93,13 @@ def application(daemon: Daemon, nodes: Nodes) -> web.Application:
         await response.write(b"second\n")
         return response
 
+    async def long(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(int(request.query["size"]) >> 16):
+            await response.write(b"x" * (1 << 16))
+        return response
+
     async def broken(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "100"})
         await response.prepare(request)
@@ -116,7 +123,7 @@ def application(daemon: Daemon, nodes: Nodes) -> web.Application:
     authority = enrol.Authority(daemon.tls_dir, nodes, daemon.clock)
     app.add_routes(enrol.routes(authority, nodes, daemon.clock))
     app.add_routes([web.get("/v1/healthz", health), web.get("/v1/names", names), web.get("/v1/poll", poll)])
-    app.add_routes([web.get("/v1/broken", broken), web.route("*", "/{tail:.*}", echo)])
+    app.add_routes([web.get("/v1/broken", broken), web.get("/v1/long", long), web.route("*", "/{tail:.*}", echo)])
     return app
 
 

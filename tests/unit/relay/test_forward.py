@@ -7,11 +7,14 @@ import json
 import os
 import socket
 import time
+import tracemalloc
 
 import aiohttp
 import pytest
 
 from qtandem.core.wire import MAX_BODY, UID_HEADER, decode_text
+
+LONG = 32 << 20
 
 
 async def test_passes_method_path_query_and_body(relay, daemon):
@@ -228,3 +231,17 @@ async def test_the_socket_is_for_everybody_and_gone_after_the_stop(relay):
     relay.relay.stop.set()
     await relay.task
     assert not relay.socket.exists()
+
+
+async def test_a_long_answer_passes_with_little_memory(relay, daemon):
+    size, last = 0, b""
+    tracemalloc.start()
+    try:
+        async with relay.session() as session, session.get(f"/v1/long?size={LONG}") as answer:
+            async for part in answer.content.iter_any():
+                size, last = size + len(part), part[-1:]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (size, last) == (LONG, b"x")
+    assert peak < 4 << 20
