@@ -1,4 +1,4 @@
-"""Programs of jobs, for the tasks bench; prints how long each task took, in seconds, as JSON.
+"""Programs of jobs, for the tasks bench; prints how much longer than at the vendor each task took, in seconds, as JSON.
 
     python -m tests.bench._jobs qtandem SOCKET TASKS LEASE...
     python -m tests.bench._jobs sdk SETTINGS.json TASKS POLL_S
@@ -10,6 +10,7 @@ the vendor's own client: in a session, with the same polls as the daemon or, wit
 from __future__ import annotations
 
 import json
+import random
 import sys
 import threading
 import time
@@ -21,20 +22,28 @@ from qtandem.daemons.drive import poll_pause_s
 
 PROGRAM = "OPENQASM 3.0; bit[2] c;"
 SHOTS = 100
+# Not all the same, or the jobs would fall into step.
+TAKES_S = (0.5, 1.5)
+
+
+def program(takes_s: float) -> str:
+    return f"{PROGRAM} // takes {takes_s:.6f} s"
 
 
 def through_qtandem(socket: str, tasks: int, leases: list[str]) -> list[float]:
     daemon, took = Daemon(Path(socket)), []
 
     def job(lease: str) -> None:
-        for number in range(tasks):
+        chance = random.Random(lease)
+        for _ in range(tasks):
+            takes_s = chance.uniform(*TAKES_S)
+            payload = {"kind": "qasm3", "program": program(takes_s), "shots": SHOTS}
             began = time.perf_counter()
-            payload = {"kind": "qasm3", "program": f"{PROGRAM} // {lease} {number}", "shots": SHOTS}
             task = daemon.post("tasks", body={"lease": lease, "payload": payload})
             done = wait_for_task(daemon, task["id"])
             assert done["state"] == "completed", done
             json.loads(daemon.get("tasks", task["id"], "result")["text"])
-            took.append(time.perf_counter() - began)
+            took.append(time.perf_counter() - began - takes_s)
 
     threads = [threading.Thread(target=job, args=(lease,)) for lease in leases]
     for thread in threads:
@@ -56,15 +65,17 @@ def through_sdk(path: str, tasks: int, poll_s: float) -> list[float]:
     api = Runtime(RetrySession(base_url=f"{account.endpoint}", auth=IamAuth(account)))
     backend, took = settings["backend"], []
     session = api.runtime_session().create(backend=backend, max_time=3600, mode="dedicated")["id"]
-    for number in range(tasks + 1):
+    chance = random.Random(0)
+    for _ in range(tasks + 1):
+        takes_s = chance.uniform(*TAKES_S)
+        params = {"pubs": [[program(takes_s), None, SHOTS]], "version": 2, "support_qiskit": False}
         began = time.perf_counter()
-        params = {"pubs": [[f"{PROGRAM} // {number}", None, SHOTS]], "version": 2, "support_qiskit": False}
         made = api.program_run(program_id="sampler", backend_name=backend, params=params, session_id=session)
         job, sent = api.program_job(made["id"]), time.perf_counter()
         while job.get(exclude_params=True)["state"]["status"] not in ("Completed", "Failed", "Cancelled"):
             time.sleep(poll_s or poll_pause_s(time.perf_counter() - sent))
         json.loads(job.results())
-        took.append(time.perf_counter() - began)
+        took.append(time.perf_counter() - began - takes_s)
     # The first opens the connection.
     return took[1:]
 

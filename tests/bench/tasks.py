@@ -1,8 +1,9 @@
 """1,000 tasks from 20 jobs at once: what the daemon adds to calling the vendor's client directly.
 
-A task takes a second at the vendor, so that the QPU and not this machine is what jobs wait for. The peer is one
-program, alone on the machine, on the client that the provider uses, with the same waits between its looks; a second
-peer looks every 100 ms, as that client does by itself.
+A task takes about a second at the vendor, so that the QPU and not this machine is what jobs wait for; all figures are
+what passes besides, from a task's start until its result is read. The peer is one program, alone on the machine, on the
+client that the provider uses, with the same waits between its looks; a second peer looks every 100 ms, as that client
+does by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.bench.rows import Row
 from tests.fakes.qtandemd import Qtandemd
 
 JOBS, TASKS, PROCESSES = 20, 1000, 4
-ALONE, TASK_S, SDK_POLL_S = 60, 1.0, 0.1
+ALONE, SDK_POLL_S = 60, 0.1
 BOUND_MS = 10.0
 TYPE, PREFIX = "ibm-quantum-compute-service", "QRMI_IBM_QCS_"
 ME = os.geteuid()
@@ -32,7 +33,6 @@ ME = os.geteuid()
 def rows() -> Iterator[Row]:
     with Vendors() as vendors:
         [account] = vendors.open({"fez": TYPE}).values()
-        vendors.set(["fez"], task_s=TASK_S)
         settings = {**account["settings"], "backend": account["device"]}
         site = Qtandemd({"fez": {"type": TYPE, "slots": JOBS, "settings": settings}}, reap_s=600)
         site.config.write_text(site.config.read_text().replace('log_level = "debug"', 'log_level = "info"'))
@@ -59,7 +59,7 @@ def rows() -> Iterator[Row]:
             ratio=value / other,
         )
     yield Row(
-        name="median of a task from its start to its result",
+        name="median of what passes besides, in all",
         value=_ms(ours, 0.5),
         unit="ms",
         peer="the SDK alone, with its own polls",
