@@ -44,6 +44,7 @@ HOOK_FILES: tuple[tuple[str, str, int], ...] = (
     ("jobstarter.qpu", "sh", 0o644),
 )
 SUDOERS = Path("/etc/lsf.sudoers")
+CLIENT_MS = 500
 RECONFIGURE = "then: lsadmin reconfig; badmin mbdrestart"
 
 
@@ -339,7 +340,8 @@ class Installer:
             "NAMES": str(daemon.runtime_dir / "names"),
             "HOOKS": str(self.hooks),
             "PYTHON": _python(),
-            "DEADLINE_MS": round(timing.submit_ms),
+            # At the client nobody waits but who submits.
+            "DEADLINE_MS": max(CLIENT_MS, round(timing.submit_ms)),
             "SITE_ESUB": options.get("esub", ""),
             "PROFILE": self.profile(),
             "DURATIONS": int(self.has_mesub()),

@@ -126,6 +126,10 @@ class LsfCluster(Cluster):
         found = json.loads(text) if text else {}
         return {name.rpartition(":")[2]: until for name, (until, _) in found.items()}
 
+    def wait_begun(self, job: str, user: str = "alice", within: float = 30.0) -> None:
+        # The output is in its place at the job's end.
+        self.wait_state(job, "running", within=within)
+
     def cancel(self, job: str, user: str = "root") -> None:
         self.lsf(["bkill", job], "" if user == "root" else user).check()
 
