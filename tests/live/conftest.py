@@ -55,13 +55,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n 2 --dist loadgroup`, one file on one manager is what a test process takes at a time."""
+    """With `-n N --dist loadgroup` a file with a cluster of its own goes to one test process; else each test by itself.
+
+    Tests of one manager come together, so that a process has one cluster of it.
+    """
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.live)
             manager = item.callspec.params.get("manager") if hasattr(item, "callspec") else None
-            item.add_marker(pytest.mark.xdist_group(f"{manager}-{item.path.stem}"))
+            own = getattr(getattr(item, "module", None), "OWN_CLUSTER", False)
+            item.add_marker(pytest.mark.xdist_group(f"{manager}-{item.path.stem if own else item.nodeid}"))
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(180))
 
