@@ -33,7 +33,8 @@ async def submit(request: web.Request) -> web.Response:
     manager = context.manager(call.manager, call.cluster)
     right = context.authority.require(Event.SUBMIT, request[CALLER], manager=call.manager, owner=call.uid)
     try:
-        answer = await _submitted(request, manager, call, await _asker(call, right, context.keys.resources(call.uid)))
+        asker = await _asker(call, right, context.keys.resources(call.uid))
+        answer = await _submitted(request, manager, call, asker, advised=right is Right.SERVICE)
     except QtandemError as error:
         if not users_fault(error):
             raise
@@ -113,14 +114,17 @@ async def _start(request: web.Request, manager: Manager, run: Run, grants: Seque
     return reply(request, answer)
 
 
-async def _submitted(request: web.Request, manager: Manager, call: SubmitCall, asker: Asker) -> SubmitAnswer:
+async def _submitted(
+    request: web.Request, manager: Manager, call: SubmitCall, asker: Asker, *, advised: bool
+) -> SubmitAnswer:
+    """`advised`: the planner is asked too. Its one process is for submissions, not for whoever asks what if."""
     context = request.app[CONTEXT]
     admitted = context.lifecycle.submit(manager, call.request, call.native, asker)
     if admitted is None:
         return SubmitAnswer(verdict="none")
     native = manager.native_request(admitted.grants)
     choices = admitted.canonical if admitted.movable else ""
-    advice = await context.planning.advise(manager, call, asker.nodes, admitted.grants)
+    advice = await context.planning.advise(manager, call, asker.nodes, admitted.grants) if advised else None
     placed = advice.note if advice else ""
     return SubmitAnswer(
         verdict="admit",

@@ -14,6 +14,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.launching import Launcher
 from qtandem.core.processes import Process, start_child
 from qtandem.core.providers import frames
+from qtandem.core.providers.frames import FrameError
 from qtandem.core.providers.worker import Worker, WorkerDied
 from qtandem.daemons.logs import log
 
@@ -97,8 +98,8 @@ class _One:
             answer = await worker.call(dict(message), deadline_s)
         except TimeoutError:
             raise QtandemError("internal", f"The process for {self._what} did not answer in {deadline_s:g} s") from None
-        except WorkerDied as error:
-            raise QtandemError("internal", f"The process for {self._what} {str(error)[:500]}") from None
+        except (WorkerDied, FrameError) as error:
+            raise QtandemError("internal", f"The process for {self._what} {_how(error)}") from None
         if not answer.ok:
             raise QtandemError.from_wire(answer.error or {})
         return answer.value
@@ -122,6 +123,11 @@ class _One:
             raise QtandemError("no-planner", f"The planner's process cannot be started: {error}", remedy="") from error
         log("planning").info("process started", purpose=self._what, pid=self._worker.pid)
         return self._worker
+
+
+def _how(error: WorkerDied | FrameError) -> str:
+    said = str(error)[:500]
+    return f"was not asked, the cluster is too large for it: {said}" if isinstance(error, FrameError) else said
 
 
 def launch_of(launcher: Launcher | None) -> Launch:

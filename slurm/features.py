@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 Test = Callable[[Collection[str]], bool]
 _TOKENS = re.compile(r"\s*([()&|,]|[\w.=:+/-]+)")
-# Deeper than any hand writes, and far less than Python's own limit.
-MOST_DEPTH = 40
+_OPERATORS = ("&", "|", ",")
+# Deeper and longer than any hand writes: jobs of all users are read together, and none may hold the others up.
+MOST_DEPTH, MOST_TOKENS = 40, 500
 
 
 class _Unreadable(Exception):
@@ -20,47 +21,50 @@ def parse(text: str) -> Test | None:
 
     As in Slurm, AND and OR have one rank and are read from left to right.
     """
-    tokens, at = [], 0
-    while at < len(text.rstrip()):
+    text = text.rstrip()
+    tokens, at = list[str](), 0
+    while at < len(text):
         match = _TOKENS.match(text, at)
-        if match is None:
+        if match is None or len(tokens) == MOST_TOKENS:
             return None
         tokens.append(match[1])
         at = match.end()
     if not tokens:
         return lambda _: True
     try:
-        test, rest = _expression(tokens, 0)
+        test, end = _expression(tokens, 0, 0)
     except _Unreadable:
         return None
-    return None if rest else test
+    return test if end == len(tokens) else None
 
 
-def _expression(tokens: list[str], depth: int) -> tuple[Test, list[str]]:
+def _expression(tokens: Sequence[str], at: int, depth: int) -> tuple[Test, int]:
+    """The test that begins at a token, and where it ends."""
     if depth > MOST_DEPTH:
         raise _Unreadable
-    test, tokens = _term(tokens, depth)
-    while tokens and tokens[0] in "&|,":
-        operator, (right, rest) = tokens[0], _term(tokens[1:], depth)
-        test, tokens = (_either(test, right) if operator == "|" else _both(test, right)), rest
-    return test, tokens
+    first, at = _term(tokens, at, depth)
+    others: list[tuple[bool, Test]] = []
+    while at < len(tokens) and tokens[at] in _OPERATORS:
+        either = tokens[at] == "|"
+        term, at = _term(tokens, at + 1, depth)
+        others.append((either, term))
+
+    def test(has: Collection[str]) -> bool:
+        found = first(has)
+        for either, term in others:
+            found = found or term(has) if either else found and term(has)
+        return found
+
+    return test, at
 
 
-def _term(tokens: list[str], depth: int) -> tuple[Test, list[str]]:
-    if not tokens or tokens[0] in "&|,)":
+def _term(tokens: Sequence[str], at: int, depth: int) -> tuple[Test, int]:
+    if at == len(tokens) or tokens[at] in (*_OPERATORS, ")"):
         raise _Unreadable
-    if tokens[0] != "(":
-        name = tokens[0]
-        return (lambda has: name in has), tokens[1:]
-    test, rest = _expression(tokens[1:], depth + 1)
-    if not rest or rest[0] != ")":
+    if tokens[at] != "(":
+        name = tokens[at]
+        return (lambda has: name in has), at + 1
+    test, end = _expression(tokens, at + 1, depth + 1)
+    if end == len(tokens) or tokens[end] != ")":
         raise _Unreadable
-    return test, rest[1:]
-
-
-def _both(left: Test, right: Test) -> Test:
-    return lambda has: left(has) and right(has)
-
-
-def _either(left: Test, right: Test) -> Test:
-    return lambda has: left(has) or right(has)
+    return test, end + 1

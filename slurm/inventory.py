@@ -82,10 +82,12 @@ class Site:
         expression = features.parse(shape.features)
         if expression is None:
             return None
+        # Few nodes differ in what they have, while a constraint may be long.
+        meets = {kind: expression(kind) for kind in {self.features[node] for node in found}}
         found = frozenset(
             node
             for node in found
-            if expression(self.features[node])
+            if meets[self.features[node]]
             and self.memory_mb[node] >= shape.memory_mb
             and (not shape.gpu_type or shape.gpu_type in self.gpu_types[node])
         )

@@ -15,6 +15,8 @@ from qtandem.core.planner.instance import Backend, Instance, Node, Quantum, Vect
 
 SHARES = 10_000
 STEP_MB = 16
+# More than any node has, and far from what the solvers' integers cannot hold: what a job asks for is a user's text.
+MOST = 1 << 40
 # pi_i of the job with the manager's highest priority; others have their share of it, and 1 at least.
 STEPS = 100
 
@@ -117,8 +119,8 @@ def alone(shape: Shape, memory: bool) -> bool:
 
 def demand(shape: Shape, memory: bool) -> Vector:
     """Of one node."""
-    amount = -(-shape.memory_mb // STEP_MB) if memory else 0
-    return shape.cpus * 10, amount, 0, SHARES if alone(shape, memory) else 1, shape.gpus
+    amount = min(MOST, -(-shape.memory_mb // STEP_MB)) if memory else 0
+    return min(MOST, shape.cpus * 10), amount, 0, SHARES if alone(shape, memory) else 1, min(MOST, shape.gpus)
 
 
 def quantum(grants: tuple[Grant, ...]) -> Quantum | None:

@@ -15,8 +15,9 @@ from qtandem.core.facts import Availability, Observation
 from qtandem.core.managers import Grant, JobState
 from qtandem.core.resources import Resource
 from qtandem.core.runs import Run, RunId
-from qtandem.core.wire import decode_text
+from qtandem.core.wire import SubmitCall, decode_text
 from qtandem.daemons import api, app, tls
+from qtandem.daemons.planning import Advice
 from tests.fakes.house import House
 
 ME = os.geteuid()
@@ -180,6 +181,22 @@ async def test_the_words_of_an_ordinary_caller_on_who_it_is_count_for_nothing(cl
     assert (await client.post("submit", body))[1]["verdict"] == "reject"
     as_service(client)
     assert (await client.post("submit", body))[1]["verdict"] == "admit"
+
+
+async def test_the_planner_is_asked_for_submissions_alone(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    async def advise(_manager: object, call: SubmitCall, *_: object) -> Advice:
+        asked.append(call.uid)
+        return Advice({"req_nodes": "n1"}, "pin:n1")
+
+    monkeypatch.setattr(client.house.context.planning, "advise", advise)
+    body = {"manager": "fake", "uid": 1000, "request": "fez", "tasks": 1 << 40, "cpus_per_task": 1 << 40}
+    assert "req_nodes" not in (await client.post("submit", body))[1]["native"]
+    assert asked == []
+    as_service(client)
+    assert (await client.post("submit", body))[1]["native"]["req_nodes"] == "n1"
+    assert asked == [1000]
 
 
 async def test_others_runs_tasks_and_claims_are_out_of_sight_and_reach(client: Client) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from qtandem.core.inventory import Host, Inventory, Shape, Waiting
 from qtandem.core.managers import Grant
@@ -199,8 +200,6 @@ def test_every_plan_of_a_live_cluster_is_feasible_and_no_worse_than_the_managers
 
 
 def test_the_service_answers_plans_and_look_ups() -> None:
-    from pydantic import TypeAdapter
-
     inventory = cluster([host("idle"), host("idle2"), host("busy", free=8)], [job(1, 8)])
     situation = TypeAdapter(Situation).dump_json(Situation(inventory, free={"fez": 1})).decode()
     service = Service()
@@ -231,3 +230,18 @@ def test_the_service_answers_plans_and_look_ups() -> None:
     assert service.answer({**ask, "permitted": []})["value"] is None
     service.answer({**ask, "do": "took", "node": "idle"})
     assert service.answer(ask)["value"]["cost"] == 0, "idle is in use now"
+
+
+def test_a_wish_beyond_all_measure_fits_nowhere_and_stops_nothing() -> None:
+    """Submit hooks are asked before Slurm looks at what a user typed."""
+    wish = Shape(cpus=1 << 62, memory_mb=1 << 90, gpus=10**30)
+    huge = replace(job(1, 4), shape=wish)
+    situation = Situation(cluster([host("n1")], [huge, job(2, 4)]))
+    found = decisions(situation)
+    assert (found["1"].nodes, found["2"].nodes) == ((), ("n1",))
+    service = Service()
+    body = TypeAdapter(Situation).dump_json(situation).decode()
+    service.answer({"do": "look", "situation": body, "objective": "balanced", "placement": {}})
+    shape = TypeAdapter(Shape).dump_python(wish, mode="json")
+    asked = {"do": "ask", "shape": shape, "grants": [], "dearer": True, "permitted": ["n1"], "job": ""}
+    assert service.answer(asked) == {"ok": True, "value": None}

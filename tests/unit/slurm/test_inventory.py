@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -77,6 +78,17 @@ def test_a_reservation_to_come_keeps_its_nodes_from_jobs_that_would_not_end_befo
 def test_a_constraint_that_is_about_several_nodes_or_wrong_is_not_guessed(place: inventory.Site, text: str) -> None:
     assert features.parse(text) is None
     assert place.permitted(Shape(partitions=("wide",), features=text), AT) is None
+
+
+def test_a_constraint_without_an_end_holds_nobody_up(place: inventory.Site) -> None:
+    began = time.process_time()
+    for text in ("ib|" * 20_000 + "ib", "(" * 39 + "ib|" * 200 + "gpu80" + ")" * 39, "none&" * 249 + "ib"):
+        place.permitted(Shape(partitions=("wide",), features=text), AT)
+    assert time.process_time() - began < 1.0
+    assert features.parse("ib|" * 20_000 + "ib") is None
+    test = features.parse("none|" * 249 + "ib")
+    assert test is not None
+    assert (test({"ib"}), test({"gpu80"})) == (True, False)
 
 
 def test_pending_jobs_and_why_some_are_left_to_the_manager(waiting: dict[str, Any]) -> None:
