@@ -7,6 +7,7 @@ import pwd
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -121,9 +122,8 @@ class LsfManager:
     async def publish(self, values: Sequence[SensorValue]) -> Published:
         """Write the file that elim.qpu reads, and look what LIM shows. A value that is on its way counts as shown."""
         wanted = {value.native: value.open for value in values}
-        if any(self._values.get(native) != value for native, value in wanted.items()) or not self._sensors.exists():
-            self._values |= wanted
-            self._write()
+        self._values |= wanted
+        self._write()
         shown = records.shared_values((await self._client.run("lsload", "-s")).stdout, list(wanted))
         now = self._clock()
         failed = {}
@@ -139,9 +139,11 @@ class LsfManager:
         return Published(frozenset(wanted.keys() - failed.keys()), failed)
 
     def _write(self) -> None:
+        """Unless that is what the file has already."""
         text = "".join(f"{native} {value}\n" for native, value in sorted(self._values.items()))
         try:
-            write_file(self._sensors, text.encode(), 0o644)
+            if not self._sensors.exists() or self._sensors.read_bytes() != text.encode():
+                write_file(self._sensors, text.encode(), 0o644)
         except OSError as error:
             raise QtandemError("manager-unreachable", f"{self._sensors} cannot be written", cause=str(error)) from error
 
@@ -160,12 +162,13 @@ class LsfManager:
         found = await self._jobs.of(numbers)
         uids = await self._known({record.user for record in found})
         for job in ours:
-            mine = [record for record in found if record.job == job.job and record.index == (job.index or 0)]
-            if not mine and job.index is None:
+            mine = [record for record in found if record.job == job.job and (record.index or None) == job.index]
+            whole = not mine and job.index is None
+            if whole:
                 # An array by its own id: as the furthest of its elements is.
                 mine = sorted((one for one in found if one.job == job.job), key=lambda one: _ORDER.index(one.state))
             if mine:
-                out[job] = self._job(job, mine[0], uids)
+                out[job] = replace(self._job(job, mine[0], uids), whole=whole)
         return out
 
     async def pending(self) -> list[Job]:
@@ -200,7 +203,7 @@ class LsfManager:
             time_limit_s=record.time_limit_s,
             reason=record.reason if record.state is JobState.PENDING else "",
             comment=pause.comment if pause else "",
-            grants=requirements.read_request(record.requirement, self._names),
+            grants=requirements.reserved(record.requirement, self._names),
             eligible_at=(pause.until or None) if pause else None,
         )
 

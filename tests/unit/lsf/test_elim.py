@@ -259,3 +259,42 @@ def test_users_words_do_not_reach_it(started: Any, tmp_path: Path) -> None:
 
 def test_the_shell_needs_no_more_than_posix(hooks: Any) -> None:
     assert subprocess.run(["/bin/sh", "-n", hooks.write("elim.qpu")], check=False).returncode == 0
+
+
+# ---- an elim that is stuck
+def test_an_elim_that_is_stopped_is_ended_so_that_lim_forgets_its_values(hooks: Any, started: Any) -> None:
+    lim = started()
+    becomes(lim, OPEN)
+    os.kill(lim.process.pid, signal.SIGSTOP)
+    assert lim.process.wait(20) == -signal.SIGKILL
+    with contextlib.suppress(ProtocolError):
+        lim.read(5)
+    with pytest.raises(ProtocolError, match="it ended"):
+        lim.read(5)
+    assert lim.values == {}
+    lim.start()
+    becomes(lim, OPEN)
+
+
+def test_its_watcher_is_there_again_when_it_was_killed_and_goes_with_it(hooks: Any, started: Any) -> None:
+    lim = started()
+    becomes(lim, OPEN)
+
+    def children() -> list[int]:
+        text = subprocess.run(
+            ["pgrep", "-P", str(lim.process.pid), "-f", "elim.qpu"], capture_output=True, text=True, check=False
+        )
+        return [int(word) for word in text.stdout.split()]
+
+    [first] = children()
+    os.kill(first, signal.SIGKILL)
+    until = time.monotonic() + TWO_INTERVALS_S
+    while children() in ([], [first]) and time.monotonic() < until:
+        time.sleep(0.05)
+    [second] = children()
+    assert second != first
+    lim.process.kill()
+    lim.process.wait(10)
+    while Path(f"/proc/{second}").exists() and time.monotonic() < until + 10:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{second}").exists()
