@@ -36,7 +36,7 @@ class Job:
 
     `nodes` are those that it has or, while it is pending, asks for. `request` is what the submit hook kept with a
     job that other resources could serve too, `pinned` the grants that it got then. `pausing`: it waits only since
-    the manager pauses every requeued job for a while.
+    the manager pauses every requeued job for a while. `whole`: the id is that of an array, which runs by its elements.
     """
 
     id: JobId
@@ -56,6 +56,7 @@ class Job:
     request: str = ""
     pinned: tuple[Grant, ...] = ()
     pausing: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

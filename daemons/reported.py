@@ -32,6 +32,8 @@ class Reported:
         if found is None or found.state in (JobState.PENDING, JobState.ENDED):
             raise QtandemError("manager-unreachable", f"{job} has not started, says {manager.name}", retry_after=1.0)
         self._require(Event.START, manager, caller, found.uid, found.nodes)
+        if found.whole:
+            raise QtandemError("bad-request", f"{job} is an array; each of its elements starts by itself")
         attempt = found.attempt if manager.capabilities.attempts else await self._attempt(job, found)
         run = Run(
             id=job.run(attempt),

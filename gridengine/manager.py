@@ -284,6 +284,7 @@ class GridEngineManager:
             comment=pause.comment if pause else record.context.get(holds.COMMENT, ""),
             grants=complexes.read_request(",".join(f"{k}={v}" for k, v in record.requests.items()), self._names),
             eligible_at=(pause.until if pause else 0.0) or record.eligible_at or None,
+            whole=record.array and job.index is None,
         )
 
     def _reason(self, record: Record) -> str:

@@ -52,7 +52,7 @@ class Jobs:
         text = await self._bjobs("-json", "-o", " ".join(records.FIELDS), *numbers)
         self._json = True
         try:
-            return records.from_json(text) if text.strip() else []
+            return _of(numbers, records.from_json(text)) if text.strip() else []
         except (ValueError, KeyError, TypeError):
             if len(numbers) == 1:
                 return []
@@ -66,7 +66,7 @@ class Jobs:
         for _ in range(TRIES):
             wide, long = await asyncio.gather(self._bjobs("-w", *numbers), self._bjobs("-l", *numbers))
             try:
-                return records.from_texts(wide, long)
+                return _of(numbers, records.from_texts(wide, long))
             except ValueError:
                 continue
         if len(numbers) == 1:
@@ -79,6 +79,12 @@ class Jobs:
         if done.exit != 0 and not _says(done, _NONE_FOUND):
             raise CommandError(f"bjobs ended with status {done.exit}", done.argv, done.exit, done.stdout, done.stderr)
         return done.stdout
+
+
+def _of(numbers: Sequence[str], found: list[Record]) -> list[Record]:
+    """What was asked for: an answer on one job could else be made to speak of another."""
+    wanted = set(numbers)
+    return [record for record in found if record.job in wanted] if wanted else found
 
 
 async def _halves(numbers: Sequence[str], ask: Ask) -> list[Record]:

@@ -47,12 +47,25 @@ class Record:
 
 
 def from_json(text: str) -> list[Record]:
-    """The jobs in `bjobs -json -o FIELDS`; raises ValueError where it is no JSON of that form."""
-    found = json.loads(text)
+    """The jobs in `bjobs -json -o FIELDS`; raises ValueError where it is no JSON of that form.
+
+    Nor is it where something stands there twice: what a user worded could then have ended its own text.
+    """
+    found = json.loads(text, object_pairs_hook=_object)
     rows = found.get("RECORDS") if isinstance(found, dict) else None
     if not isinstance(rows, list):
         raise ValueError("no RECORDS")
-    return [_from_fields({str(key).lower(): str(value) for key, value in row.items()}) for row in rows if "STAT" in row]
+    jobs = [_from_fields({str(key).lower(): str(value) for key, value in row.items()}) for row in rows if "STAT" in row]
+    if len({(job.job, job.index) for job in jobs}) < len(jobs):
+        raise ValueError("bjobs tells of a job twice")
+    return jobs
+
+
+def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
 
 
 def _from_fields(row: Mapping[str, str]) -> Record:
@@ -134,13 +147,19 @@ class Details:
     def project(self, record: Record) -> str:
         """Between what is known of the job; empty where its name or command has the like, which makes it doubtful."""
         user, queue = re.escape(record.user), re.escape(record.queue)
-        found = re.findall(_loose(rf"User <{user}>, Project <(.*?)>, Status <\w+>, Queue <{queue}>"), self.head)
-        return found[0] if len(found) == 1 and ">" not in found[0] else ""
+        begins = list(re.finditer(_loose(rf"User <{user}>, Project <"), self.head))
+        ends = list(re.finditer(_loose(rf">, Status <\w+>, Queue <{queue}>"), self.head))
+        found = self.head[begins[0].end() : ends[0].start()] if len(begins) == len(ends) == 1 else ""
+        return "" if ">" in found else found
 
     def after(self, label: str) -> str:
         """The last of what is between `LABEL <` and `>`, as far as a `,` or `;` or the line's end."""
-        found = re.findall(rf"{_loose(label)} ?<(.*?)>(?=[,;]|$)", self.rest, re.MULTILINE)
-        return found[-1] if found else ""
+        begins, found = re.compile(f"{_loose(label)} ?<"), ""
+        for line in self.rest.split("\n"):
+            at = 0
+            while (begin := begins.search(line, at)) and (end := _ENDS.search(line, begin.end())):
+                found, at = line[begin.end() : end.start()], end.end()
+        return found
 
     def minutes(self) -> int | None:
         match = re.search(r"^ RUNLIMIT\s*\n\s*([\d.]+) min", self.rest, re.MULTILINE)
@@ -151,6 +170,7 @@ class Details:
         return match[1].strip().rstrip(";") if match else ""
 
 
+_ENDS = re.compile(r">(?=[,;]|\Z)")
 _JOB = re.compile(r"Job (?:Id )?<(\d+)(?:\[(\d+)\])?>")
 
 

@@ -151,6 +151,7 @@ def job(record: Record, cluster: str, names: Mapping[str, str], uids: Mapping[st
         comment=said,
         grants=in_order(read_request(native, names), record.get("Resource_List.qpu")),
         eligible_at=moment(record.get("Execution_Time")),
+        whole="[]" in record.name,
     )
 
 

@@ -22,9 +22,11 @@ class FakeLsf:
         self.bin.mkdir()
         self.path.write_text(json.dumps(commands.fresh(form, str(self.sensors))))
         for program in commands.PROGRAMS:
-            script = f'#!/bin/sh\nexec {sys.executable} -I {commands.__file__} {self.path} {program} "$@"\n'
-            (self.bin / program).write_text(script)
+            (self.bin / program).write_text(self.script(program))
             (self.bin / program).chmod(0o755)
+
+    def script(self, program: str) -> str:
+        return f'#!/bin/sh\nexec {sys.executable} -I {commands.__file__} {self.path} {program} "$@"\n'
 
     def settings(self, **options: str) -> ManagerSettings:
         given = {"envdir": str(self.bin), "sensors": str(self.sensors), "state": str(self.state_file), **options}

@@ -58,6 +58,13 @@ async def test_where_hooks_run_as_the_jobs_user_its_owner_reports_on_its_nodes_a
     assert await finish(house, job, USER_C1) == 1
 
 
+async def test_an_array_itself_never_starts_beside_its_elements(house: House) -> None:
+    job = house.manager.add("9", JobState.RUNNING, nodes=("c1",), grants=(Grant("torino"),), whole=True).id
+    with pytest.raises(QtandemError, match="each of its elements"):
+        await begin(house, job)
+    assert house.leases.open_runs() == []
+
+
 async def test_each_start_after_an_end_is_the_next_attempt(house: House) -> None:
     job = running(house, "1")
     for attempt in range(3):

@@ -44,6 +44,12 @@ def manager(lsf: FakeLsf, clock: Clock) -> LsfManager:
     return LsfManager(lsf.settings(), NATIVES, clock=clock)
 
 
+ROW = {
+    "JOBINDEX": "0", "STAT": "PEND", "QUEUE": "normal", "EXEC_HOST": "-", "PROJ_NAME": "p", "RUNTIMELIMIT": "-",
+    "RESREQ": "rusage[qpu_fez=1]", "COMBINED_RESREQ": "-", "EFFECTIVE_RESREQ": "-", "PEND_REASON": "-",
+}  # fmt: skip
+
+
 def job_id(number: str, index: int | None = None) -> JobId:
     return JobId("lsf", "lab", number, index)
 
@@ -140,6 +146,47 @@ async def test_elements_of_an_array_are_jobs_of_their_own(lsf: FakeLsf, manager:
     states = {id.index: job.state if job else None for id, job in found.items()}
     assert states == {2: JobState.RUNNING, 3: JobState.PENDING, 4: None, None: JobState.RUNNING}
     assert sorted(job.id.index or 0 for job in await manager.pending()) == [1, 3]
+
+
+async def test_a_job_has_one_id_alone(lsf: FakeLsf, manager: LsfManager) -> None:
+    """By a second one its owner could have a second lease."""
+    number = lsf.submit("qpu_fez=1")
+    lsf.submit("qpu_fez=1", number="9", index=1)
+    found = await manager.jobs([job_id(number), job_id(number, 0), job_id(number, 1), job_id("9"), job_id("9", 1)])
+    assert {(id.job, id.index): job and job.whole for id, job in found.items()} == {
+        (number, None): False, (number, 0): None, (number, 1): None, ("9", None): True, ("9", 1): False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "requirement",
+    ["select[qpu_fez>=1]", "rusage[qpu_fez=1:duration=1]", "{rusage[qpu_fez=1]} || {select[qpu_fez>=1]}"],
+)
+async def test_what_lsf_does_not_keep_for_a_job_is_no_grant(
+    lsf: FakeLsf, manager: LsfManager, requirement: str
+) -> None:
+    number = lsf.submit("qpu_fez=1", requirement=requirement)
+    lsf.become(number, "RUN")
+    job = (await manager.jobs([job_id(number)]))[job_id(number)]
+    assert job is not None
+    assert job.grants == ()
+
+
+async def test_an_answer_on_one_job_tells_of_no_other(lsf: FakeLsf, manager: LsfManager) -> None:
+    if lsf.read()["form"] != "json":
+        pytest.skip("no JSON")
+    other, mine = lsf.submit("qpu_fez=1"), lsf.submit("qpu_fez=1", user="mallory")
+    row = json.dumps({**ROW, "JOBID": mine, "USER": "mallory"})[1:-1]
+    # An LSF that escapes nothing, and a project that ends its own text.
+    forged = json.dumps({**ROW, "JOBID": other, "USER": "root"})[:-1]
+    text = f'{{"RECORDS": [{{{row}}}, {forged}}}]}}'
+    answers = f"*' {other}') exec {lsf.bin}/real \"$@\" ;; *' {mine}') printf '%s' '{text}' ;; *) echo '{{' ;;"
+    (lsf.bin / "bjobs").write_text(f'#!/bin/sh\ncase "$*" in {answers} esac\n')
+    (lsf.bin / "real").write_text(lsf.script("bjobs"))
+    (lsf.bin / "real").chmod(0o755)
+    found = await manager.jobs([job_id(mine), job_id(other)])
+    assert found[job_id(other)].user == getpass.getuser()  # type: ignore[union-attr]
+    assert found[job_id(mine)].user == "mallory"  # type: ignore[union-attr]
 
 
 async def test_a_reason_is_lsfs_own_word(lsf: FakeLsf, manager: LsfManager) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,30 @@ def test_the_json_that_ibm_documents() -> None:
     assert requirements.read_request(record.requirement, {"east": "east"}) == (Grant("east", 1),)
 
 
+@pytest.mark.parametrize(
+    ("text", "grants"),
+    [
+        ("select[qpu_east>=2] rusage[qpu_east=2:mem=3]", (Grant("e", 2),)),
+        ("select[qpu_east >= 1 && type == any] rusage[mem=10:duration=1m,qpu_east=1.00]", (Grant("e", 1),)),
+        ("rusage[qpu_east=1:mem=10:duration=0:decay=0]", (Grant("e", 1),)),
+        ("rusage[mem=1,qpu_east=1||mem=2:qpu_east=1] rusage[qpu_south=3/job]", (Grant("e", 1), Grant("s", 3))),
+        ("{select[a] rusage[qpu_east=1]} || {rusage[qpu_east=1]}@10", (Grant("e", 1),)),
+        ("1*{rusage[qpu_east=1]} + 2*{span[hosts=1]}", (Grant("e", 1),)),
+        ("select[qpu_east>=1]", ()),
+        ("select[qpu_east>=1] order[qpu_east] rusage[mem=1]", ()),
+        ("rusage[qpu_east=1:duration=1]", ()),
+        ("rusage[qpu_east=1 || mem=1]", ()),
+        ("{rusage[qpu_east=1]} || {select[qpu_east>=1]}", ()),
+        ("{rusage[mem=1]}@5 || 2*{rusage[qpu_east=1]}", ()),
+        ("select[type=='rusage[qpu_east=1]']", ()),
+        ("xrusage[qpu_east=1]", ()),
+        ("", ()),
+    ],
+)
+def test_what_lsf_reserves_is_what_a_job_may_have(text: str, grants: Any) -> None:
+    assert requirements.reserved(text, {"east": "e", "south": "s"}) == grants
+
+
 def test_a_pending_job_has_the_requirement_that_all_levels_make_together() -> None:
     row = {
         **ROW,
@@ -115,6 +140,26 @@ def test_a_pending_job_has_the_requirement_that_all_levels_make_together() -> No
 def test_json_of_another_form_is_no_answer(text: str) -> None:
     with pytest.raises((ValueError, KeyError, TypeError)):
         records.from_json(text)
+
+
+@pytest.mark.parametrize(
+    "project", ['p","USER":"root', 'p"},{"JOBID":"101","JOBINDEX":"3","USER":"root","STAT":"RUN","QUEUE":"q']
+)
+def test_json_that_a_project_has_broken_open_is_no_answer(project: str) -> None:
+    """An LSF that escapes nothing of what users word."""
+    text = json.dumps({"RECORDS": [{**ROW, "PROJ_NAME": "PROJECT"}]}).replace("PROJECT", project, 1)
+    text = text.replace("PROJECT", project)
+    with pytest.raises(ValueError, match="twice"):
+        records.from_json(text)
+
+
+def test_long_texts_of_one_user_hold_nobody_up() -> None:
+    words = "User <alice>, Project <" * 20_000 + "Requested Resources <" * 20_000
+    details = records.Details(f"Job Id <1>, Job Name <{words}", words)
+    began = time.process_time()
+    assert details.project(Record("1", 0, "alice", "PEND", "main")) == ""
+    assert details.after("Requested Resources") == ""
+    assert time.process_time() - began < 1.0
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
