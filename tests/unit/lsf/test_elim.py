@@ -272,6 +272,7 @@ def test_an_elim_that_is_stopped_is_ended_so_that_lim_forgets_its_values(hooks: 
     with pytest.raises(ProtocolError, match="it ended"):
         lim.read(5)
     assert lim.values == {}
+    beat(hooks.folder)
     lim.start()
     becomes(lim, OPEN)
 
