@@ -122,6 +122,8 @@ async def _submitted(
     admitted = context.lifecycle.submit(manager, call.request, call.native, asker)
     if admitted is None:
         return SubmitAnswer(verdict="none")
+    if call.job and advised:
+        context.lifecycle.altered(manager, admitted.grants)
     native = manager.native_request(admitted.grants)
     choices = admitted.canonical if admitted.movable else ""
     advice = await context.planning.advise(manager, call, asker.nodes, admitted.grants) if advised else None

@@ -31,6 +31,7 @@ END_CALL_S = 8.0
 # Jobs of which the last attempt is remembered; of others the store knows.
 ATTEMPTS = 10_000
 AGAIN_S = 5.0
+ALTERED_S = 1.0
 # A reservation is asked for by a manager that does nothing else meanwhile: it is answered within this part of the
 # hook's deadline, and made all the same if it takes longer.
 RESERVE_PART = 0.75
@@ -54,6 +55,7 @@ class Lifecycle:
         self._starts: dict[RunId, _Start] = {}
         self._not_before: dict[JobId, float] = {}
         self._attempts: dict[JobId, int] = {}
+        self._altered: dict[str, set[str]] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.reap: asyncio.Event = asyncio.Event()
 
@@ -65,6 +67,22 @@ class Lifecycle:
         if admitted is not None:
             context.pending.note(grant.resource for grant in admitted.grants)
         return admitted
+
+    def altered(self, manager: Manager, grants: Sequence[Grant]) -> None:
+        """Have the manager look at a pending job that it alters: a moment later, since it does so after our answer."""
+        natives = self._altered.setdefault(manager.name, set())
+        if not natives:
+            self._spawn(self._look_at_altered(manager, natives))
+        natives |= {self._context.catalog.get(grant.resource).native for grant in grants}
+
+    async def _look_at_altered(self, manager: Manager, natives: set[str]) -> None:
+        await asyncio.sleep(ALTERED_S)
+        wanted = frozenset(natives)
+        natives.clear()
+        try:
+            await manager.kick(wanted)
+        except QtandemError as error:
+            log("lifecycle").info("altered jobs wait for the manager's own look", why=error.one_line())
 
     async def start(self, manager: Manager, run: Run, grants: Sequence[Grant]) -> StartAnswer:
         """The verdict on a start. Calls for one run share one attempt; a held run is admitted at once."""

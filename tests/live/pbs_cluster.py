@@ -64,6 +64,13 @@ class PbsCluster(Cluster):
         for directive in directives:
             self.pbs(["qmgr", "-c", directive]).check()
 
+    def reload(self) -> None:
+        """Have the daemon take up its configuration, and wait until it has."""
+        count = 'grep -c \'"event": "reload\' /var/log/cluster/qtandemd.log'
+        before = self.shell(self.control, count).stdout
+        self.qtandem("daemon", "reload").check()
+        self.until(lambda: self.shell(self.control, count).stdout, lambda now: now != before, 30, "it is reloaded")
+
     # ---- jobs
     def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
         # Written to the folder from the job's first line on, as JOB.SERVER.OU.

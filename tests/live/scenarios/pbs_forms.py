@@ -113,6 +113,7 @@ def test_qalter_moves_a_waiting_job_and_gets_past_no_verdict(cluster: PbsCluster
     assert cluster.pbs(["qalter", "-l", "qpu=south", job], "alice").status != 0, "not her job"
     cluster.pbs(["qalter", "-l", "qpu=south", job], "bob").check()
     assert counted(cluster, job) == {"qpu_south": 1}
+    # PBS itself looks at an altered job in its next cycle only.
     assert cluster.wait_state(job, "ended").outcome == "completed"
     agreed(cluster)
 
@@ -211,7 +212,7 @@ def test_values_of_the_users_reach_the_job_as_without_us(cluster: PbsCluster) ->
         assert dumped(cluster, ours) == dumped(cluster, plain), value
         assert "QINJ" not in dumped(cluster, ours)
     kept = [value for value, _, ours in pairs if dumped(cluster, ours).get("VAL") == value]
-    assert len(kept) > len(VALUES) / 2, kept
+    assert {"a,b", "a=b=c", "two\nlines", "käse ☃"} <= set(kept)
 
 
 @contextmanager
@@ -227,11 +228,11 @@ def secrets_of_direct(cluster: PbsCluster, values: dict[str, str]) -> Iterator[N
     changed = config.replace(line, line.replace(" }", f"{more} }}"))
     cluster.exec(cluster.control, ["tee", path], stdin=changed).check()
     try:
-        cluster.qtandem("daemon", "reload").check()
+        cluster.reload()
         yield
     finally:
         cluster.exec(cluster.control, ["tee", path], stdin=config).check()
-        cluster.qtandem("daemon", "reload").check()
+        cluster.reload()
 
 
 def test_values_of_ours_reach_the_job_byte_for_byte(cluster: PbsCluster) -> None:

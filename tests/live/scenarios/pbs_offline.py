@@ -99,8 +99,7 @@ class Both:
             "GIVE_BACK_ON_SUSPEND": "",
         }  # fmt: skip
         text = assembled((HOOKS / name).read_text(), HOOKS)
-        known = {key: value for key, value in constants.items() if f"\n{key} = " in text}
-        return with_constants(text, known, "python")
+        return with_constants(text, constants, "python")
 
     def environment(self, run: str, lines: str) -> None:
         """What execjob_begin would have left on the host of a run."""
@@ -113,7 +112,9 @@ class Both:
         name = NAMES.get(event, "server.py")
         given = {"type": event.lower(), "hook_name": "qtandem", "hook_type": "site", "requestor": "root",
                  "requestor_host": "ctl", "user": "pbsadmin", "alarm": "60"}  # fmt: skip
-        given |= {f"job.{key}": value for key, value in fields.items() if key not in ("env", "progname", "argv")}
+        given |= {f"job.{key}": value for key, value in fields.items() if key != "env"}
+        if event in NAMES:
+            given["job._msmom"] = "True"
         given |= {f"job.Resource_List[{key}]": value for key, value in resources.items()}
         if variables:
             given["job.Variable_List"] = variables

@@ -98,7 +98,7 @@ def test_a_new_qpu_needs_no_install(cluster: PbsCluster) -> None:
     config = cluster.shell(cluster.control, "cat /etc/qtandem/qtandem.toml").check().stdout
     cluster.exec(cluster.control, ["tee", "/etc/qtandem/qtandem.toml"], stdin=config + section).check()
     try:
-        cluster.qtandem("daemon", "reload").check()
+        cluster.reload()
         cluster.until(lambda: cluster.sensors().get("late"), lambda free: free == 1, 20, "its sensor is open")
         job = cluster.submit("env | grep -c ^late_QRMI_JOB_ACQUISITION_TOKEN=", "late")
         assert cluster.wait_state(job, "ended").outcome == "completed"
@@ -107,7 +107,7 @@ def test_a_new_qpu_needs_no_install(cluster: PbsCluster) -> None:
         assert "it does not look at qpu_late" in told
     finally:
         cluster.exec(cluster.control, ["tee", "/etc/qtandem/qtandem.toml"], stdin=config).check()
-        cluster.qtandem("daemon", "reload").check()
+        cluster.reload()
         cluster.until(lambda: cluster.sensors().get("late"), lambda free: not free, 20, "its sensor is closed")
         cluster.manage("set server job_history_enable = false", "set server job_history_enable = true")
         cluster.pbs(["qmgr", "-c", "delete resource qpu_late"])

@@ -293,6 +293,19 @@ async def reserve(house: House, job: str, *resources: str, attempt: int = 1) -> 
     return await house.lifecycle.reserve(house.manager, run_of(house, job, attempt), grants)
 
 
+async def test_a_job_that_is_altered_is_looked_at_once_soon(
+    house: House, monkeypatch: pytest.MonkeyPatch, eventually: Callable
+) -> None:
+    monkeypatch.setattr(lifecycle, "ALTERED_S", 0.05)
+    house.lifecycle.altered(house.manager, [Grant("fez")])
+    house.lifecycle.altered(house.manager, [Grant("torino")])
+    assert house.manager.kicks == []
+    await eventually(lambda: house.manager.kicks)
+    assert house.manager.kicks == [{"fez", "torino"}]
+    house.lifecycle.altered(house.manager, [Grant("fez")])
+    await eventually(lambda: len(house.manager.kicks) == 2)
+
+
 async def test_a_reservation_becomes_the_lease_of_the_start(house: House) -> None:
     assert (await reserve(house, "1")).verdict == "admit"
     assert (house.workers.sessions(), house.leases.leased("fez")) == ([], 1)

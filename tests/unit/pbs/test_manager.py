@@ -65,6 +65,7 @@ async def test_arrays_and_their_elements(manager: PbsManager, fake: FakePbsCompl
     assert {str(id): job.state if job else None for id, job in found.items()} == {
         "pbs:lab:34": JobState.RUNNING, "pbs:lab:34_2": JobState.RUNNING, "pbs:lab:34_9": None, "pbs:lab:35": None,
     }  # fmt: skip
+    assert [job.whole for job in found.values() if job] == [True, False]
 
 
 async def test_grants_are_in_the_order_of_the_request(manager: PbsManager, fake: FakePbsComplex) -> None:
