@@ -68,6 +68,8 @@ class Cluster(abc.ABC):
     cannot: Mapping[str, str] = {}
     # Whether the manager keeps every requeued job waiting for a while.
     pauses_requeued = True
+    # Seconds from the opening of a QPU to the job's first line: the median, and the worst with a kick that works.
+    opens_within_s = (2.0, 12.0)
 
     # Arguments of a submission that give the job the submitter's whole environment, if it has not that anyway.
     whole_environment: tuple[str, ...] = ()

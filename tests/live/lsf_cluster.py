@@ -33,6 +33,8 @@ class LsfCluster(Cluster):
     waits_for_qpu = WAITS
     pauses_requeued = False
     devices_user = "qtandem-worker"
+    # The elim's period, LIM's poll and mbatchd's own interval, one after another; nothing asks LSF to look sooner.
+    opens_within_s = (15.0, 30.0)
     cannot: Mapping[str, str] = {
         "directives": "the scenario's directive is Slurm's; `#BSUB -a qpu(…)` has a scenario of its own",
         "interactive": "the scenario runs srun; bsub -I has a scenario of its own",

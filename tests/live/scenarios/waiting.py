@@ -11,8 +11,6 @@ from tests.live.cluster import Cluster, Measured, moments
 
 NOW = "date +%s.%N"
 OPENINGS, UNCERTAIN_S = 10, 10.0
-# A job that nobody has its manager look at starts at the manager's own next look: half a minute or more by default.
-UNKICKED_S = 12.0
 
 
 def _waits(cluster: Cluster, job: str) -> None:
@@ -74,12 +72,13 @@ def test_closing_one_qpu_leaves_jobs_of_the_others_alone(cluster: Cluster) -> No
     assert cluster.job(waiting).state == "pending"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(700)
 def test_a_job_runs_within_two_seconds_of_an_opening_at_a_random_moment(cluster: Cluster, measured: Measured) -> None:
     """From the vendor's change to the first line of the job's script.
 
     A manager keeps its own pause after it has scheduled, whoever asks (Slurm's batch_sched_delay, 3 s), so the
-    worst case is that and a second more; QPUs open when they please.
+    worst case is that and a second more; QPUs open when they please. One that polls its sensors (LSF) says how long
+    that takes. A job that nobody has its manager look at would start at the manager's own next look.
     """
     waits = []
     for moment in moments(OPENINGS, UNCERTAIN_S):
@@ -93,5 +92,6 @@ def test_a_job_runs_within_two_seconds_of_an_opening_at_a_random_moment(cluster:
         waits.append(float(cluster.output(job)) - opened)
     shown = ", ".join(f"{wait:.2f}" for wait in sorted(waits))
     measured(f"{cluster.manager}: opening to running, seconds: {shown}; median {statistics.median(waits):.2f}")
-    assert statistics.median(waits) <= 2.0, shown
-    assert max(waits) < UNKICKED_S, f"a kick was lost: {shown}"
+    median, worst = cluster.opens_within_s
+    assert statistics.median(waits) <= median, shown
+    assert max(waits) < worst, f"a kick was lost: {shown}"

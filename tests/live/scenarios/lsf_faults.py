@@ -1,0 +1,318 @@
+"""What goes wrong on an LSF: elims, LIM, hooks, hostile users, two starts for one slot, a vendor that refuses."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.live.cluster import QPUS, Measured, all_at_once
+from tests.live.lsf_cluster import LAG_S, LsfCluster
+from tests.live.scenarios.crowd import agreed
+
+MANAGERS = ("lsf",)
+OWN_CLUSTER = True
+HOOKS = "/usr/libexec/qtandem/lsf"
+# The elim's period and its two; LIM, which polls each 5 s, and mbatchd then take their time to look (LAG_S).
+PERIOD_S = 6.0
+TWO_REPORTS_S = 2 * PERIOD_S + LAG_S
+# LIM starts an elim again so long after its last start.
+AGAIN_S = 90.0
+
+
+def elims(cluster: LsfCluster, host: str = "ctl") -> list[str]:
+    """Processes of the elim that LIM itself started."""
+    text = cluster.shell(host, "ps -eo pid=,ppid=,comm=,args= | grep -E '/elim(.qpu)?$' | grep -v grep").stdout
+    rows = [line.split() for line in text.splitlines()]
+    mine = {row[0] for row in rows}
+    return [row[0] for row in rows if row[1] not in mine]
+
+
+def lims_cpu(cluster: LsfCluster) -> float:
+    """Seconds of CPU that the master's LIM has used."""
+    text = cluster.shell(cluster.control, "cat /proc/$(pgrep -o -x lim)/stat").check().stdout
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def runs(cluster: LsfCluster, qpu: str = "east", **options: object) -> None:
+    job = cluster.submit("echo ran", qpu, **options)
+    assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
+    assert cluster.output(job) == "ran\n"
+
+
+# ---- elims
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("signal", ["KILL", "STOP", "TERM"])
+def test_an_elim_that_dies_or_hangs(cluster: LsfCluster, signal: str, measured: Measured) -> None:
+    [pid] = elims(cluster)
+    cluster.shell(cluster.control, f"kill -{signal} {pid}").check()
+    began = time.monotonic()
+    if signal == "STOP":
+        cluster.close("east")
+    cluster.wait_sensors(dict.fromkeys(QPUS, 0), TWO_REPORTS_S - LAG_S)
+    shut = time.monotonic() - began
+    before = lims_cpu(cluster)
+    time.sleep(3 * PERIOD_S)
+    used = lims_cpu(cluster) - before
+    assert used < 1.0, "LIM is busy"
+    assert " ok " in cluster.lsf(["lsload", cluster.control]).stdout
+    cluster.open("east")
+    plain = cluster.submit("true")
+    assert cluster.wait_state(plain, "ended").outcome == "completed", "jobs without a QPU do not notice"
+    cluster.wait_sensors(QPUS, AGAIN_S + LAG_S)
+    back = time.monotonic() - began
+    measured(
+        f"lsf: SIG{signal} to the elim: closed after {shut:.1f} s, open again after {back:.0f} s, "
+        f"LIM used {used:.2f} s of CPU in {3 * PERIOD_S:.0f} s"
+    )
+    assert len(elims(cluster)) == 1
+    runs(cluster)
+
+
+@pytest.mark.parametrize("text", ["garbage \\0 \\n", "", "east 99999999999\\n"])
+def test_values_of_another_form_close_and_are_mended(cluster: LsfCluster, text: str) -> None:
+    """`reassert_s` of the cluster is 10 s; the QPU may be closed for that long."""
+    cluster.shell(cluster.control, f"printf '{text}' >/run/qtandem/sensors.lsf").check()
+    want = "east 1\n"
+    cluster.until(
+        lambda: cluster.shell(cluster.control, "cat /run/qtandem/sensors.lsf").stdout, lambda now: want in now, 30, want
+    )
+    cluster.wait_sensors(QPUS, 30)
+    assert len(elims(cluster)) == 1
+    runs(cluster)
+
+
+def test_a_host_that_lost_its_daemon_closes_and_opens_by_itself(cluster: LsfCluster, measured: Measured) -> None:
+    cluster.kill("qtandemd")
+    began = time.monotonic()
+    # `deadman_s` of the cluster.
+    cluster.wait_sensors(dict.fromkeys(QPUS, 0), 8 + 2 * PERIOD_S)
+    measured(f"lsf: the elim closed {time.monotonic() - began:.1f} s after the daemon's death (deadman_s is 8)")
+    plain = cluster.try_submit("true")
+    assert plain.seconds < 1.0
+    assert cluster.wait_state(cluster.submitted(plain), "ended").outcome == "completed"
+    cluster.start("qtandemd")
+    cluster.wait_sensors(QPUS, 30)
+    runs(cluster)
+
+
+# ---- LSF's own daemons
+@pytest.mark.timeout(300)
+def test_lim_killed_with_jobs_running_and_waiting(cluster: LsfCluster) -> None:
+    running = cluster.submit("sleep 20; echo done", "east")
+    cluster.wait_begun(running)
+    waiting = cluster.submit("echo done", "east")
+    cluster.kill("lim")
+    time.sleep(3)
+    assert len(cluster.leases()) == 1
+    cluster.start("lim")
+    ended = cluster.wait_ended([running, waiting], within=150)
+    assert {view.outcome for view in ended.values()} == {"completed"}
+    assert [cluster.output(job) for job in (running, waiting)] == ["done\n"] * 2
+    cluster.until(lambda: elims(cluster), lambda pids: len(pids) == 1, 30, "there is one elim")
+    agreed(cluster)
+
+
+@pytest.mark.parametrize("daemon", ["sbatchd", "lim", "res"])
+def test_a_daemon_of_the_host_killed_while_a_job_starts(cluster: LsfCluster, daemon: str) -> None:
+    cluster.set("east", latency_s=3.0)
+    job = cluster.submit("sleep 2; echo done", "east", nodes="c1")
+    cluster.until(cluster.leases, bool, 30, "the lease is being acquired")
+    cluster.kill(daemon, "c1")
+    time.sleep(1)
+    cluster.start(daemon, "c1")
+    cluster.open("east")
+    assert cluster.wait_state(job, "ended", within=120).outcome == "completed"
+    assert cluster.output(job).endswith("done\n")
+    agreed(cluster)
+
+
+@pytest.mark.timeout(400)
+def test_a_host_is_lost_with_a_job_that_may_run_again(cluster: LsfCluster) -> None:
+    job = cluster.submit("sleep 15; echo done", "east")
+    cluster.wait_begun(job)
+    first, lost = cluster.leases()[0], cluster.job(job).nodes
+    cluster.lose_node(lost)
+    cluster.return_node(lost)
+    cluster.revive()
+    assert cluster.wait_state(job, "ended", within=240).outcome in ("completed", "failed")
+    agreed(cluster)
+    assert first["id"] not in [row["id"] for row in cluster.leases()]
+    runs(cluster)
+
+
+# ---- hooks
+@pytest.mark.timeout(240)
+def test_a_broken_start_hook_costs_its_job_a_wait_and_nobody_else_a_thing(cluster: LsfCluster) -> None:
+    for host in cluster.workers:
+        cluster.shell(
+            host, f"cp -p {HOOKS}/qtandem_lsf.py /root/kept; echo 'raise SystemExit(99)' >{HOOKS}/qtandem_lsf.py"
+        )
+    try:
+        job = cluster.submit("echo ran", "east")
+        plain = cluster.submit("echo plain")
+        assert cluster.wait_state(plain, "ended").outcome == "completed"
+        assert cluster.output(plain) == "plain\n"
+        time.sleep(5)
+        assert cluster.job(job).state in ("starting", "pending")
+        assert cluster.job(job).restarts <= 1, "it does not come back at once"
+        hosts = cluster.lsf(["bhosts"]).stdout
+        queues = cluster.lsf(["bqueues"]).stdout
+        assert hosts.count(" ok ") == 2
+        assert queues.count("Open:Active") == 2
+    finally:
+        for host in cluster.workers:
+            cluster.shell(host, f"cp -p /root/kept {HOOKS}/qtandem_lsf.py").check()
+    assert cluster.wait_state(job, "ended", within=120).outcome == "completed"
+    assert cluster.output(job) == "ran\n"
+    agreed(cluster)
+
+
+def test_a_broken_end_hook_leaves_the_release_to_the_reaper(cluster: LsfCluster) -> None:
+    job = cluster.submit("sleep 3; exit 3", "east", nodes="c1")
+    cluster.wait_begun(job)
+    cluster.shell("c1", f"mv {HOOKS}/post_exec /root/").check()
+    try:
+        assert cluster.wait_state(job, "ended").outcome == "failed"
+        cluster.wait_no_leases(30)
+    finally:
+        cluster.shell("c1", f"mv /root/post_exec {HOOKS}/").check()
+    agreed(cluster)
+
+
+@pytest.mark.timeout(240)
+def test_two_jobs_that_start_for_one_slot(cluster: LsfCluster) -> None:
+    """The count is bypassed, as by a bsub whose esub is its user's own: neither reserves the index."""
+    past = {"LSF_SERVERDIR": "/home/alice/none"}
+    jobs = all_at_once(2, lambda _: cluster.submit("echo once; sleep 6", args=["-R", "select[qpu_east>=1]"], env=past))
+    ended = cluster.wait_ended(jobs, within=150)
+    assert {view.outcome for view in ended.values()} == {"completed"}
+    assert [cluster.output(job) for job in jobs] == ["once\n"] * 2
+    agreed(cluster)
+
+
+@pytest.mark.timeout(300)
+def test_a_start_that_is_refused_again_and_again_ends_in_a_hold(cluster: LsfCluster) -> None:
+    cluster.set("east", fault="401", fault_on="acquire")
+    job = cluster.submit("true", "east")
+    cluster.until(lambda: cluster.job(job), lambda view: view.reason == "JobHeld", 200, f"job {job} is held")
+    assert not cluster.leases()
+    assert cluster.explain(job)["lines"]
+    tries = cluster.job(job).restarts
+    time.sleep(8)
+    assert cluster.job(job).restarts == tries, "it is held, and does not start"
+    cluster.open("east")
+    cluster.expedite(job)
+    assert cluster.wait_state(job, "ended", within=60).outcome == "completed"
+    agreed(cluster)
+
+
+@pytest.mark.timeout(240)
+def test_a_vendor_that_fails_for_a_while_costs_back_offs_only(cluster: LsfCluster, measured: Measured) -> None:
+    cluster.set("east", fault="500", fault_on="acquire")
+    job = cluster.submit("echo once", "east")
+    cluster.until(lambda: cluster.job(job), lambda view: view.reason == "BeginTime", 60, "it was put off")
+    time.sleep(10)
+    tries = cluster.job(job).restarts
+    cluster.open("east")
+    assert cluster.wait_state(job, "ended", within=120).outcome == "completed"
+    assert cluster.output(job) == "once\n"
+    measured(f"lsf: {tries} tries while the vendor failed")
+    assert tries <= 5
+    agreed(cluster)
+
+
+def test_a_job_killed_during_a_slow_start_leaves_it_at_once(cluster: LsfCluster) -> None:
+    cluster.set("east", latency_s=4.0)
+    job = cluster.submit("true", "east")
+    cluster.until(cluster.leases, bool, 30, "the lease is being acquired")
+    began = time.monotonic()
+    cluster.cancel(job, user="alice")
+    assert cluster.wait_state(job, "ended", within=20).outcome == "cancelled"
+    assert time.monotonic() - began < 10
+    cluster.open("east")
+    agreed(cluster)
+
+
+def test_a_requeue_during_a_slow_start(cluster: LsfCluster) -> None:
+    cluster.set("east", latency_s=3.0)
+    job = cluster.submit("echo once", "east")
+    cluster.until(cluster.leases, bool, 30, "the lease is being acquired")
+    cluster.requeue(job)
+    cluster.open("east")
+    assert cluster.wait_state(job, "ended", within=120).outcome == "completed"
+    assert cluster.output(job).endswith("once\n")
+    agreed(cluster)
+
+
+# ---- hostile environments
+def test_no_process_but_the_users_own_takes_what_the_user_set(cluster: LsfCluster) -> None:
+    """The loader of each process that has the user's LD_DEBUG writes a file as the user that the process runs as."""
+    evil = "import os\nopen('/tmp/pwned-%d' % os.getuid(), 'w').write('x')\n"
+    script = "#!/bin/sh\n/usr/bin/id -u >/tmp/pwned-$(/usr/bin/id -u)\n"
+    places = {f"{name}.py": evil for name in ("sitecustomize", "usercustomize", "json", "http", "evil")}
+    places |= dict.fromkeys(("python3", "env", "sleep", "sh", "timeout", "stat"), script)
+    for name, text in places.items():
+        cluster.exec(cluster.control, ["tee", f"/home/bob/{name}"], "bob", stdin=text).check()
+        cluster.exec(cluster.control, ["chmod", "755", f"/home/bob/{name}"], "bob").check()
+    hostile = {
+        "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": "/tmp/loader", "PYTHONPATH": "/home/bob", "PYTHONHOME": "/home/bob",
+        "PYTHONSTARTUP": "/home/bob/evil.py", "PERL5LIB": "/home/bob", "BASH_ENV": "/home/bob/sh",
+        "ENV": "/home/bob/sh", "IFS": "/", "TMPDIR": "/home/bob", "HOOKS": "/home/bob", "PYTHON": "/home/bob/python3",
+        "qtandem_lines": "A=1",
+        "LSB_JOBID": "1", "LSB_JOBINDEX": "4", "LSB_EFFECTIVE_RSRCREQ": "", "LSB_JOBEXIT_STAT": "x",
+        "QTANDEM_SOCKET": "/home/bob/sock", "QTANDEM_RUN": "lsf:lab:1.0", "QRMI_JOB_QPU_RESOURCES": "direct",
+    }  # fmt: skip
+    job = cluster.submit("/usr/bin/env", "east", "bob", env=hostile)
+    assert cluster.wait_state(job, "ended", within=60).outcome == "completed", cluster.output(job, "bob")
+    env = dict(line.split("=", 1) for line in cluster.output(job, "bob").splitlines() if "=" in line)
+    assert env["QRMI_JOB_QPU_RESOURCES"] == "east"
+    assert env["QRMI_JOB_UID"] == "2002"
+    assert env["QTANDEM_RUN"] == f"lsf:lab:{job}.0"
+    assert env["QTANDEM_SOCKET"] == "/run/qtandem/qtandem.sock"
+    agreed(cluster)
+    traced: set[str] = set()
+    for host in (cluster.control, *cluster.workers):
+        found = cluster.shell(host, "stat -c '%U %n' /tmp/loader* /tmp/pwned-* 2>/dev/null").stdout.splitlines()
+        traced |= {line.split()[0] for line in found}
+        cluster.shell(host, "rm -f /tmp/loader* /tmp/pwned-*")
+        assert cluster.shell(host, "ls -A /run/qtandem/runs").stdout == ""
+    assert traced == {"bob"}, "a process of another user took the job's environment"
+
+
+def test_a_user_reports_his_own_jobs_alone_and_only_where_they_are(cluster: LsfCluster) -> None:
+    job = cluster.submit("sleep 60", "east", nodes="c1")
+    cluster.wait_begun(job)
+    body = {"manager": "lsf", "cluster": "lab", "job": job}
+    start = {**body, "attempt": 0, "uid": 2001, "native": ""}
+    for host, user in (("c1", "bob"), ("c2", "alice"), ("c2", "bob")):
+        for path, words in (("/v1/end", body), ("/v1/start", start)):
+            status, answer = cluster.api(path, host, user, "POST", words)
+            assert status == 403, f"{user} on {host}: {path}: {status} {answer}"
+    assert len(cluster.leases()) == 1
+    # His own lease, given back early, is his own loss; LSF goes on counting the QPU as his.
+    status, answer = cluster.api("/v1/end", "c1", "alice", "POST", body)
+    assert (status, answer["ended"]) == (200, 1)
+    cluster.wait_no_leases()
+    assert cluster.in_use()["east"] == 1
+    cluster.cancel(job)
+    agreed(cluster)
+
+
+def test_jobs_without_a_qpu_are_never_delayed(cluster: LsfCluster, measured: Measured) -> None:
+    """Neither by QPUs that are closed, nor by a daemon and relays that are dead."""
+    cluster.close()
+    cluster.kill("qtandemd")
+    for host in cluster.workers:
+        cluster.kill("relay", host)
+    waits = []
+    for _ in range(5):
+        done = cluster.try_submit("date +%s.%N").check()
+        job = cluster.submitted(done)
+        cluster.wait_state(job, "ended", within=30)
+        waits.append(float(cluster.output(job)) - done.at)
+    measured(
+        f"lsf: jobs without a QPU, all of qtandem dead: submitted to running {sorted(waits)[2]:.2f} s (median of 5)"
+    )
+    assert sorted(waits)[2] < 5.0
