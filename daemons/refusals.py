@@ -26,6 +26,15 @@ class Refused:
     retry_after: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be done to a job once it is pending, up to a time."""
+
+    what: str
+    do: Callable[[], Awaitable[None]]
+    until: float
+
+
 class Book(Protocol):
     """Where refusals are counted, by job."""
 
@@ -46,6 +55,7 @@ class Refusals:
         self._timing = timing
         self._clock = clock
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._wanted: dict[JobId, _Wanted] = {}
 
     async def refuse(self, manager: Manager, run: Run, error: QtandemError) -> Refused:
         job, timing, now = run.id.job, self._timing(), self._clock()
@@ -64,10 +74,10 @@ class Refusals:
         if held:
             times = f" (refused {refusal.count} times)" if error.retryable else ""
             comment = f"qtandem: {error.one_line()}{times}"
-            self._later(self._when_pending(manager, job, lambda: manager.hold(job, comment), "hold"))
+            self._later(manager, job, "hold", lambda: manager.hold(job, comment))
             return Refused(f"{comment}; the job is held", 0.0)
         delay = max(0.0, refusal.next_at - now)
-        self._later(self._when_pending(manager, job, lambda: manager.delay(job, delay), "delay"))
+        self._later(manager, job, "delay", lambda: manager.delay(job, delay))
         return Refused(f"{error.one_line()}; next try in {delay:.0f} s", delay)
 
     async def forget(self, job: JobId) -> None:
@@ -79,22 +89,30 @@ class Refusals:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _when_pending(self, manager: Manager, job: JobId, act: Callable[[], Awaitable[None]], what: str) -> None:
-        until = self._clock() + PENDING_AGAIN_S
-        while self._clock() < until:
-            try:
-                found = (await manager.jobs([job]))[job]
-                if found is None or found.state is JobState.ENDED:
-                    return
-                if found.state is JobState.PENDING:
-                    await act()
-                    return
-            except QtandemError as error:
-                log("lifecycle").info(f"{what} not done yet", job=str(job), why=error.one_line())
-            await asyncio.sleep(ASK_S)
-        log("lifecycle").warning(f"{what} was not possible", job=str(job))
+    def _later(self, manager: Manager, job: JobId, what: str, do: Callable[[], Awaitable[None]]) -> None:
+        """One looks after each job, however often its start is reported; what is wanted last is done."""
+        looked_after = job in self._wanted
+        self._wanted[job] = _Wanted(what, do, self._clock() + PENDING_AGAIN_S)
+        if not looked_after:
+            task = asyncio.create_task(self._when_pending(manager, job))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _later(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _when_pending(self, manager: Manager, job: JobId) -> None:
+        try:
+            while self._clock() < (wanted := self._wanted[job]).until:
+                try:
+                    found = (await manager.jobs([job]))[job]
+                    if found is None or found.state is JobState.ENDED:
+                        return
+                    if found.state is JobState.PENDING:
+                        wanted = self._wanted[job]
+                        await wanted.do()
+                        if self._wanted[job] is wanted:
+                            return
+                except QtandemError as error:
+                    log("lifecycle").info(f"{wanted.what} not done yet", job=str(job), why=error.one_line())
+                await asyncio.sleep(ASK_S)
+            log("lifecycle").warning(f"{wanted.what} was not possible", job=str(job))
+        finally:
+            del self._wanted[job]

@@ -14,6 +14,7 @@ from qtandem.core.managers import Grant, Job, JobState, Manager
 from qtandem.core.runs import JobId, Run
 from qtandem.daemons.authority import ROOT, Caller, Event
 from qtandem.daemons.context import Context
+from qtandem.daemons.questions import Questions
 
 KEPT = 4096
 
@@ -24,11 +25,15 @@ class Reported:
 
     context: Context
     _last: dict[JobId, int] = field(default_factory=dict)
+    _questions: Questions = field(default_factory=Questions)
 
     async def start(self, manager: Manager, job: JobId, caller: Caller) -> tuple[Run, tuple[Grant, ...]]:
         """The run that a node reports the start of, and what the manager granted it."""
         self._require_reporter(manager, caller)
-        found = (await manager.jobs([job]))[job]
+        if self.context.authority.is_service(caller, manager.name):
+            found = (await manager.jobs([job]))[job]
+        else:
+            found = await self._questions.job(manager, job, caller.host)
         if found is None or found.state in (JobState.PENDING, JobState.ENDED):
             raise QtandemError("manager-unreachable", f"{job} has not started, says {manager.name}", retry_after=1.0)
         self._require(Event.START, manager, caller, found.uid, found.nodes)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.managers import Grant, JobState, ManagerCapabilities
+from qtandem.core.facts import Availability, Observation
+from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities
 from qtandem.core.runs import JobId
 from qtandem.core.wire import StartAnswer
 from qtandem.daemons.authority import Caller
@@ -63,6 +68,50 @@ async def test_an_array_itself_never_starts_beside_its_elements(house: House) ->
     with pytest.raises(QtandemError, match="each of its elements"):
         await begin(house, job)
     assert house.leases.open_runs() == []
+
+
+async def test_a_flood_of_reports_is_few_questions_to_the_manager(house: House, eventually: Callable[..., Any]) -> None:
+    """Anybody may report where hooks run as the job's user, and each question is a command."""
+    house.manager.capabilities = ManagerCapabilities(hooks_on_nodes=True, hooks_as_owner=True)
+    mine = house.manager.add("1", JobState.RUNNING, uid=1000, nodes=("c1",), grants=(Grant("torino"),)).id
+    gate, asked, under_way = asyncio.Event(), list[int](), 0
+
+    async def jobs(ids: list[JobId]) -> dict[JobId, Job | None]:
+        nonlocal under_way
+        under_way += 1
+        asked.append(under_way)
+        await gate.wait()
+        under_way -= 1
+        return {id: house.manager.known.get(id) for id in ids}
+
+    house.manager.jobs = jobs  # type: ignore[assignment,method-assign]
+    flood = [
+        asyncio.create_task(
+            house.context.reported.start(house.manager, house.manager.id(str(n)), Caller(7, node, False))
+        )
+        for n in range(100, 200)
+        for node in ("c2", "c3")
+    ]
+    await eventually(lambda: len(asked) == 2)
+    honest = asyncio.create_task(begin(house, mine, USER_C1))
+    await eventually(lambda: len(asked) == 3)
+    gate.set()
+    assert (await honest).verdict == "admit"
+    assert all(isinstance(each, QtandemError) for each in await asyncio.gather(*flood, return_exceptions=True))
+    assert len(asked) <= 5
+    assert not house.context.reported._questions._lines
+
+
+async def test_a_start_that_is_refused_again_and_again_has_one_that_looks_after_it(
+    house: House, eventually: Callable[..., Any]
+) -> None:
+    house.manager.capabilities = ManagerCapabilities(hooks_on_nodes=True, hooks_as_owner=True)
+    house.workers.seen["torino"] = Observation(availability=Availability.PAUSED, reason="calibrating")
+    await eventually(lambda: house.observer.facts.get("torino") and house.observer.facts["torino"].reason)
+    job = house.manager.add("1", JobState.RUNNING, uid=1000, nodes=("c1",), grants=(Grant("torino"),)).id
+    for _ in range(20):
+        assert (await begin(house, job, USER_C1)).verdict == "hold"
+    assert len(house.lifecycle._refusals._tasks) == 1
 
 
 async def test_each_start_after_an_end_is_the_next_attempt(house: House) -> None:

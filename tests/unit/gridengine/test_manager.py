@@ -110,6 +110,12 @@ async def test_the_end_of_a_back_off_leaves_an_operators_hold_alone(manager: Gri
     assert (job["state"], job["holds"]) == ("hqw", ["o"])
 
 
+async def test_an_array_by_its_own_id_is_told_from_its_elements(manager: GridEngineManager, cell: Any) -> None:
+    number, plain = cell.submit("qpu_fez=1", kind=records.ARRAY), cell.submit("qpu_fez=1")
+    found = await manager.jobs([_id(number), _id(plain)])
+    assert [job.whole for job in found.values() if job] == [True, False]
+
+
 async def test_elements_of_an_array_have_a_back_off_each(cell: Any, settings: ManagerSettings) -> None:
     now = 1000.0
     number = cell.submit("qpu_fez=1", kind=records.ARRAY)
