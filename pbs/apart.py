@@ -118,7 +118,7 @@ class Apart:
                 self._child = await self._launch([PROGRAM, *arguments(*self._arguments)], {}, None)
             else:
                 env = environment(self._env) | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-                argv = [sys.executable, "-m", MODULE, *self._arguments]
+                argv = [sys.executable, "-P", "-m", MODULE, *self._arguments]
                 self._child = await start_child(argv, env, None)
             # What PBS's library says there nobody reads, and it must not wait for a reader.
             self._drain = asyncio.create_task(_read_away(self._child.stderr))

@@ -106,7 +106,7 @@ class ByBindings(ByCommands):
         await self._ask("release", str(job))
 
     async def _ask(self, *call: str) -> Any:
-        said = (await self._commands.run(sys.executable, "-m", MODULE, *call)).stdout
+        said = (await self._commands.run(sys.executable, "-P", "-m", MODULE, *call)).stdout
         try:
             return json.loads(said)
         except ValueError as error:

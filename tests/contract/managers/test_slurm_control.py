@@ -114,6 +114,15 @@ def control(request: pytest.FixtureRequest, settings: ManagerSettings, pyslurm: 
     return ByCommands(Client(settings)) if request.param == "commands" else ByBindings(settings)
 
 
+async def test_the_folder_that_somebody_stands_in_is_no_place_for_modules(
+    settings: ManagerSettings, pyslurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An admin runs the doctor as root, be it in /tmp."""
+    (tmp_path / "json.py").write_text("raise SystemExit('taken over')\n")
+    monkeypatch.chdir(tmp_path)
+    assert await ByBindings(settings).fits("24.11") == ""
+
+
 async def test_nodes(control: Control) -> None:
     assert await control.nodes() == {
         "c1": NodeView("c1", frozenset({"IDLE"}), frozenset({"qpu", "fast"}), frozenset({"main"})),

@@ -42,6 +42,17 @@ def manager(fake: FakePbsComplex) -> PbsManager:
     return PbsManager(ManagerSettings(cluster="lab", bin_dir=str(fake.bin)), NATIVES)
 
 
+async def test_the_folder_that_somebody_stands_in_is_no_place_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('taken over')\n")
+    monkeypatch.chdir(tmp_path)
+    apart = Apart(child.COMMANDS, str(tmp_path), timeout_s=20.0)
+    with pytest.raises(QtandemError, match=r"qstat .* cannot be started"):
+        await apart.server()
+    await apart.close()
+
+
 def id_of(job: str, index: int | None = None) -> JobId:
     return JobId("pbs", "lab", job, index)
 
