@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
-from qtandem.core.managers import Grant
+from qtandem.core.managers import Grant, Job
 from qtandem.core.runs import JobId
 
 Policy = Literal["advise", "exclude", "pin"]
@@ -118,6 +118,9 @@ class Placer(Protocol):
 
     def permitted(self, shape: Shape, now: float) -> frozenset[str] | None:
         """The nodes that such a job may have, as of the last `inventory`; None if that cannot be said."""
+
+    async def jobs(self, ids: Sequence[JobId]) -> dict[JobId, Job | None]:
+        """As `core.managers.Manager`."""
 
     def gpus(self, text: str) -> tuple[int, str]:
         """How many GPUs of a node the manager's own text of generic resources asks for, and of which type."""

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.inventory import Placer, Waiting
+from qtandem.core.managers import JobState
 from qtandem.core.runs import JobId
 from qtandem.daemons.files import write_atomic
 from qtandem.daemons.logs import log
@@ -82,9 +83,12 @@ class Placements:
         return bool(self._kept) or now < self._expect_until
 
     async def withdraw(self, manager: Placer, waiting: Sequence[Waiting], now: float, after_s: float) -> int:
-        """Take back what has stood for `after_s` on jobs that still wait; returns how many. Others are forgotten."""
+        """Take back what has stood for `after_s` on jobs that still wait; returns how many.
+
+        A job that has started keeps it, and may wait again; one that is over is forgotten.
+        """
         there = {str(job.id): job for job in waiting}
-        await self.forget([name for name in self._kept if name not in there])
+        await self.forget(await _over(manager, [name for name in self._kept if name not in there]))
         count = 0
         for name, job in there.items():
             kept = self._kept.get(name)
@@ -120,6 +124,13 @@ def pinned_by_hook(job: Waiting) -> str | None:
     placed = job.placed
     holds = placed is not None and placed.policy == "pin" and placed.nodes == job.shape.required
     return job.shape.required[0] if holds and len(job.shape.required) == 1 else None
+
+
+async def _over(manager: Placer, names: Sequence[str]) -> list[str]:
+    """Those of the jobs that the manager has no more."""
+    ids = {JobId.parse(name): name for name in names}
+    found = await manager.jobs(list(ids)) if ids else {}
+    return [ids[id] for id, job in found.items() if job is None or job.state is JobState.ENDED]
 
 
 async def _undo_noted(manager: Placer, job: Waiting) -> bool:

@@ -13,7 +13,7 @@ import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.inventory import Host, Placed
-from qtandem.core.managers import Grant
+from qtandem.core.managers import Grant, JobState
 from qtandem.core.runs import Run
 from qtandem.core.settings import PlannerSettings
 from qtandem.core.wire import SubmitCall
@@ -127,6 +127,29 @@ async def test_a_pin_of_a_submission_is_taken_back_in_time_and_only_if_it_is_sti
     site.now = 2100.0
     await site.planning.tick()
     assert site.manager.told[2:] == [("place", "5", ())]
+
+
+async def test_what_a_job_got_is_taken_back_too_after_it_started_and_waits_again(site: Site) -> None:
+    """Else a user who requeues his job would have its place in front for ever, or be pinned to a node that is gone."""
+    site.configure(pin_s=600)
+    job = site.manager.wait("1", 4, required=("busy",), nice=-50)
+    await site.planning._placements.note([Placement(job, 1000.0, ("busy",), -50, 0)])
+    known = site.manager.waiting.pop("1")
+    site.manager.add("1", JobState.RUNNING)
+    site.now += 3600
+    await site.planning.tick()
+    site.manager.waiting["1"] = replace(known, eligible_at=site.now)
+    site.manager.add("1")
+    await site.planning.tick()
+    assert site.manager.told == [], "it has its time again"
+    site.now += 601
+    await site.planning.tick()
+    assert site.manager.told == [("place", "1", ()), ("reorder", "1", 0)]
+    await site.planning._placements.note([Placement(job, site.now, ("busy",))])
+    del site.manager.waiting["1"]
+    site.manager.add("1", JobState.ENDED)
+    await site.planning.tick()
+    assert len(site.planning._placements) == 0
 
 
 async def test_pins_of_submissions_are_taken_back_though_look_ups_were_switched_off(site: Site) -> None:
