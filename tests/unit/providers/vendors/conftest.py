@@ -1,11 +1,27 @@
 """Fakes of vendors, and providers on them in this process."""
 
+import functools
+
 import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.providers.base import ProviderSpec
 from tests.fakes.vendors.ibm import APIKEY, BACKEND, CRN, FakeCompute, FakeSystem
 from tests.fakes.vendors.s3 import FakeS3
+
+
+@pytest.fixture(scope="session", autouse=True)
+def service_models_once():
+    """boto reads megabytes of JSON for each session that is opened; here it is read once."""
+    try:
+        from botocore.loaders import JSONFileLoader
+    except ImportError:
+        yield
+        return
+    read = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        yield
 
 
 class Clock:
