@@ -5,6 +5,8 @@ Each event is a process of its own, which MOM ends after the hook's alarm. Pytho
 address comes from the job's variables.
 """
 
+import contextlib
+import fcntl
 import pwd
 
 import pbs
@@ -102,6 +104,17 @@ def start(values, clock=time.monotonic, sleep=time.sleep):
 
 
 # ---- the run's environment on this host
+@contextlib.contextmanager
+def settled():
+    """Alone with RUNS on this host: tasks of one run start side by side, and none may see half of a file."""
+    runs = runs_directory()
+    try:
+        fcntl.flock(runs, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(runs)
+
+
 def keep(values):
     """Fetch the run's environment once for all tasks on this host; a file of root's alone."""
     variables, secret = fetch(values)
@@ -110,7 +123,8 @@ def keep(values):
         for name, value in sorted(variables.items())
     ]
     try:
-        write_environment(folder(values), os.geteuid(), os.getegid(), "".join(lines))
+        with settled():
+            write_environment(folder(values), os.geteuid(), os.getegid(), "".join(lines))
     except OSError as error:
         say("%s is not kept here: %s" % (run_name(values), error))
     return variables, secret
@@ -127,13 +141,12 @@ def kept(values):
     """What `keep` left, or None; a file that is not root's is not read."""
     path = os.path.join(RUNS, folder(values), "environment")
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with settled(), os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW)) as stream:
+            if os.fstat(stream.fileno()).st_uid != os.geteuid():
+                return None
+            pairs = [line.rstrip("\n").partition("=")[::2] for line in stream]
     except OSError:
         return None
-    with os.fdopen(handle) as stream:
-        if os.fstat(stream.fileno()).st_uid != os.geteuid():
-            return None
-        pairs = [line.rstrip("\n").partition("=")[::2] for line in stream]
     variables = {name.lstrip(SECRET): unquote(value) for name, value in pairs}
     return variables, {name.lstrip(SECRET) for name, _ in pairs if name.startswith(SECRET)}
 
@@ -175,10 +188,11 @@ def hide(event, values, hidden):
     if bad:
         event.reject("qtandem: the variable %s cannot be given to the job: it holds a NUL" % bad[0])
     place = os.path.join(RUNS, folder(values) + HIDDEN, "environment")
-    if not os.path.exists(place):
-        user = pwd.getpwnam(owner(event.job))
-        text = "".join("%s=%s\0" % pair for pair in sorted(hidden.items()))
-        write_environment(folder(values) + HIDDEN, user.pw_uid, user.pw_gid, text)
+    user = pwd.getpwnam(owner(event.job))
+    text = "".join("%s=%s\0" % pair for pair in sorted(hidden.items()))
+    with settled():
+        if not os.path.exists(place):
+            write_environment(folder(values) + HIDDEN, user.pw_uid, user.pw_gid, text)
     interpreter = os.readlink("/proc/self/exe")
     # MOM itself names the login shell of a job, which has no arguments here, as `login` does.
     given = [str(word) for word in event.argv] or ["-" + os.path.basename(str(event.progname))]
@@ -207,8 +221,9 @@ def end(values, exit_code):
 
 def forget(values):
     try:
-        remove_environment(folder(values))
-        remove_environment(folder(values) + HIDDEN)
+        with settled():
+            remove_environment(folder(values))
+            remove_environment(folder(values) + HIDDEN)
     except OSError as error:
         say("the environment of %s stays: %s" % (run_name(values), error))
 

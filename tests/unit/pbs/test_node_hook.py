@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,17 @@ def test_the_task_is_what_it_would_be_without_the_file(site: Any, admitting: Any
     assert stat.S_IMODE((place / "environment").stat().st_mode) == 0o600
     site.node("EXECJOB_END", FEZ)
     assert "fez_KEY cannot be given" in hidden(site, admitting, "a\x00b").message
+
+
+def test_tasks_that_start_side_by_side_take_turns_at_the_file(site: Any, admitting: Any) -> None:
+    hidden(site, admitting, "x")
+    runs = os.open(site.folder / "runs", os.O_RDONLY)
+    fcntl.flock(runs, fcntl.LOCK_EX)
+    with ThreadPoolExecutor() as pool:
+        others = [pool.submit(hidden, site, admitting, "x") for _ in range(2)]
+        assert not wait(others, timeout=0.3).done, "another task is in the middle of it"
+        os.close(runs)
+        assert all(each.result().accepted for each in others)
 
 
 def test_a_bad_name_is_left_out(site: Any, admitting: Any) -> None:
