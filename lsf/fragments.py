@@ -9,8 +9,8 @@ from pathlib import Path
 from qtandem.core.resources import Resource
 from qtandem.lsf import requirements, site
 
-# The elim reports a little slower than LIM reads, see elim.qpu.
-INTERVAL_S = 6
+# The elim reports at least so often, and what is new at once.
+INTERVAL_S = 15
 PROFILE = "qpu"
 # LSF takes no longer name for a resource.
 MAX_NAME = 39

@@ -347,9 +347,10 @@ class Installer:
             "DURATIONS": int(self.has_mesub()),
             "KNOWN": [one.native for one in self._catalog.resources.values()],
             "LIMIT": round(timing.deadman_s),
-            "PERIOD": fragments.INTERVAL_S,
-            # No step of the elim takes longer than its period.
-            "STUCK": fragments.INTERVAL_S + 4,
+            "TICK": 1,
+            "TICKS": fragments.INTERVAL_S,
+            # No step of the elim takes longer.
+            "STUCK": 8,
             "PAUSE": 30,
             "REFUSED_PAUSE_S": 30,
             "CALL_S": 10,

@@ -15,7 +15,7 @@ class Hooks:
             "CLUSTER": "lab", "SOCKET": str(folder / "none.sock"), "NAMES": str(folder / "names"), "DEADLINE_MS": 2000,
             "PROFILE": "", "DURATIONS": 1, "SITE_ESUB": "", "RUNTIME": str(folder), "KNOWN": ("fez", "ibm_x"),
             "BEAT": str(folder / "heartbeat.lsf"), "SENSORS": str(folder / "sensors.lsf"), "LIMIT": 5,
-            "PYTHON": "/usr/bin/python3", "HOOKS": str(folder), "PERIOD": 0.3, "STUCK": 4,
+            "PYTHON": "/usr/bin/python3", "HOOKS": str(folder), "TICK": 0.1, "TICKS": 3, "STUCK": 4,
             "CALL_S": 2, "DAEMON_DOWN_S": 1, "REFUSED_PAUSE_S": 0, "TOTAL_S": 5, "PAUSE": 0,
         }  # fmt: skip
 

@@ -149,6 +149,15 @@ def test_each_record_is_whole_and_no_faster_than_its_period(started: Any) -> Non
     assert min(after - before for before, after in pairwise(times)) > 0.9 * PERIOD_S
 
 
+def test_what_is_new_is_reported_at_once(hooks: Any, started: Any) -> None:
+    lim = started(values={"TICKS": 3600})
+    assert lim.read(10) == OPEN
+    (hooks.folder / "sensors.lsf").write_text("fez 0\nibm_x 1\n")
+    assert lim.read(TWO_INTERVALS_S) == {**OPEN, "qpu_fez": 0}
+    with pytest.raises(ProtocolError, match="no record"):
+        lim.read(1)
+
+
 # ---- words for no QPU in particular
 @pytest.fixture
 def daemon() -> Iterator[FakeDaemon]:
@@ -214,7 +223,7 @@ def test_an_elim_whose_lim_is_gone_ends(started: Any, ignores_pipe: bool) -> Non
 
 
 def test_an_elim_ends_at_sigterm_and_a_new_one_reports_at_once(started: Any) -> None:
-    lim = started(values={"PERIOD": 3600})
+    lim = started(values={"TICK": 3600})
     lim.read()
     os.kill(lim.process.pid, signal.SIGTERM)
     assert lim.process.wait(5) == -signal.SIGTERM

@@ -127,7 +127,7 @@ def test_lines_for_lsfs_own_files_are_shown_and_never_written(lsf: Host) -> None
     changes = by_id(installer.apply(installer.changes()))
     assert {path: path.read_bytes() for path in lsf.envdir.rglob("*") if path.is_file()} == before
     shared = changes["line:lsf.shared"].detail.splitlines()
-    assert "qpu_fez Numeric 6 N (slots of the QPU fez)" in shared, "in the columns that the site's file has"
+    assert "qpu_fez Numeric 15 N (slots of the QPU fez)" in shared, "in the columns that the site's file has"
     mapped = changes["line:lsf.cluster"].detail.splitlines()
     assert {"qpu_fez [all]", "qpu_ibm_x [c1 c2]", "qpu_ready [all]"} <= set(mapped)
     hooks = lsf.folder / "hooks"
