@@ -25,6 +25,9 @@ from qtandem.daemons.authority import Event, Right
 from qtandem.daemons.environment import find_run, run_environment
 from qtandem.daemons.lifecycle import users_fault
 
+# Nodes that whoever asks what would become of a job may name: nothing else is done while a list is read.
+MOST_ASKED = 4096
+
 
 async def submit(request: web.Request) -> web.Response:
     """A reject is an answer like any other, so that a hook needs one parser."""
@@ -139,8 +142,10 @@ async def _submitted(
 
 async def _asker(call: SubmitCall, right: Right, registered: frozenset[str]) -> Asker:
     """An ordinary caller's own words on who it is count for nothing: its uid does."""
-    user = call.user if right is Right.SERVICE and call.user else await people.user_name(call.uid)
-    return Asker(call.uid, user, call.account or None, _words(call.partition), _nodes(call.nodes), registered)
+    service = right is Right.SERVICE
+    user = call.user if service and call.user else await people.user_name(call.uid)
+    nodes = _nodes(call.nodes, hostlist.MOST if service else MOST_ASKED)
+    return Asker(call.uid, user, call.account or None, _words(call.partition), nodes, registered)
 
 
 def _job(manager: Manager, job: str, index: int | None) -> JobId:
@@ -155,9 +160,9 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _nodes(text: str) -> tuple[str, ...]:
+def _nodes(text: str, most: int = hostlist.MOST) -> tuple[str, ...]:
     try:
-        return hostlist.expand(text)
+        return hostlist.expand(text, most)
     except ValueError as error:
         raise QtandemError("bad-request", f"nodes={text[:80]!r}: {error}") from None
 

@@ -131,6 +131,14 @@ async def test_nodes_that_a_user_writes_run_nothing_and_take_no_time(
     assert not (tmp_path / "planted").exists()
 
 
+async def test_only_hooks_name_more_nodes_than_a_moment_is_enough_for(client: Client) -> None:
+    body = {"manager": "fake", "uid": 1000, "request": "fez", "nodes": "n[1-90000]"}
+    answer = (await client.post("submit", body))[1]
+    assert (answer["verdict"], answer["code"]) == ("reject", "bad-request")
+    as_service(client)
+    assert (await client.post("submit", body))[1]["verdict"] == "admit"
+
+
 async def test_hooks_speak_plain_text(client: Client) -> None:
     as_service(client)
     body = "manager=fake\nuid=1000\nuser=ann\nrequest=fez%3A2\npartition=\n"
