@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 RUN    := $(BIN)/python -m
-# Many tests wait for processes that they started: two test processes a processor.
-UNIT   := -n $(shell expr 2 \* $$(nproc)) --dist loadgroup
+# Many tests wait for processes that they started: three test processes for two processors.
+UNIT   := -n $(shell expr 3 \* $$(nproc) / 2) --dist loadgroup
 # Clusters mostly wait: test processes, each with one of its own.
 LIVE   := -n 2 --dist loadgroup
 
