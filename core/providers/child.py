@@ -27,6 +27,8 @@ METHODS = frozenset(
 ENTRY_POINTS = "qtandem.providers"
 # States of many tasks are asked for one after the other for so long; the rest in the next call.
 STATUSES_S = 4.0
+# Errors that are about no task in particular.
+_FOR_ALL = ("vendor-timeout", "not-available", "bad-credentials", "policy")
 
 
 def main() -> None:
@@ -131,10 +133,7 @@ def _answer(providers: Providers, message: dict[str, Any]) -> tuple[dict[str, ob
     except MemoryError:
         raise
     except Exception as error:
-        # The port says that anything else is the provider's fault; the trace goes to the bounded stderr.
-        traceback.print_exc()
-        failed = QtandemError("vendor-error", "The provider failed", cause=f"{type(error).__name__}: {error}")
-        return {"ok": False, "error": failed.to_wire()}, None
+        return {"ok": False, "error": _fault(error).to_wire()}, None
     if isinstance(value, str):
         return {"ok": True}, value
     return {"ok": True, "value": _plain(value)}, None
@@ -144,9 +143,7 @@ def _statuses(provider: Provider, tasks: Sequence[str]) -> list[dict[str, object
     """Reports or errors on the tasks, in one answer where the vendor can; on fewer than asked for if it is slow."""
     ends = time.monotonic() + STATUSES_S
     answers: list[dict[str, object]] = []
-    listed: Mapping[str, TaskReport] = {}
-    if hasattr(provider, "task_statuses"):
-        listed = provider.task_statuses(tasks)
+    listed = _listed(provider, tasks)
     for task in tasks:
         if answers and time.monotonic() > ends:
             break
@@ -154,7 +151,36 @@ def _statuses(provider: Provider, tasks: Sequence[str]) -> list[dict[str, object
             answers.append({"report": asdict(listed.get(task) or provider.task_status(task))})
         except QtandemError as error:
             answers.append({"error": error.to_wire()})
+        except MemoryError:
+            raise
+        except Exception as error:
+            # What is wrong with one task must not hide those of other users.
+            answers.append({"error": _fault(error).to_wire()})
     return answers
+
+
+def _listed(provider: Provider, tasks: Sequence[str]) -> Mapping[str, TaskReport]:
+    """What the vendor tells in one answer; nothing where one of the tasks spoils it, so that each is asked for."""
+    if not hasattr(provider, "task_statuses"):
+        return {}
+    try:
+        found: Mapping[str, TaskReport] = provider.task_statuses(tasks)
+    except QtandemError as error:
+        if error.code in _FOR_ALL or error.retry_after is not None:
+            raise
+        return {}
+    except MemoryError:
+        raise
+    except Exception as error:
+        _fault(error)
+        return {}
+    return found
+
+
+def _fault(error: Exception) -> QtandemError:
+    """Anything but our own errors is the provider's fault, says the port; the trace goes to the bounded stderr."""
+    traceback.print_exception(error)
+    return QtandemError("vendor-error", "The provider failed", cause=f"{type(error).__name__}: {error}")
 
 
 def _plain(value: object) -> object:

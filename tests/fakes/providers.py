@@ -26,6 +26,12 @@ class Scripted:
             raise ValueError("cannot be opened")
         self.spec = spec
         self.busy = False
+        if spec.settings.get("lists"):
+            self.task_statuses = self.listed
+
+    def listed(self, tasks):
+        """All at once, which one of them can spoil."""
+        return {task: self.task_status(task) for task in tasks}
 
     def task_logs(self, order):
         verb, _, argument = order.partition(":")

@@ -381,6 +381,14 @@ async def test_states_of_many_tasks_come_in_one_call_with_each_error_at_its_plac
     assert (told[1].code, told[1].cause) == ("no-such-run", "the key *** does not see it")
 
 
+@pytest.mark.parametrize("settings", [{}, {"lists": "yes"}])
+@pytest.mark.parametrize(("bad", "code"), [("odd", "vendor-error"), ("lost", "no-such-run")])
+async def test_a_task_that_cannot_be_read_hides_no_other(pool, settings, bad, code):
+    told = await pool(a=settings).call("a", "task_statuses", ["running", bad, "completed"], purpose="execute")
+    assert [each.state for each in (told[0], told[2])] == [TaskState.RUNNING, TaskState.COMPLETED]
+    assert told[1].code == code
+
+
 async def test_a_slow_vendor_is_asked_for_as_many_states_as_there_is_time(pool):
     workers = pool(a={})
     assert 1 <= len(await workers.call("a", "task_statuses", ["slow:2"] * 8, purpose="execute")) < 8
