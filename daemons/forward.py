@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
@@ -16,6 +15,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.wire import JSON, MAX_BODY, TEXT, UID_HEADER, encode_text
 from qtandem.daemons import tls
 from qtandem.daemons.logs import log
+from qtandem.daemons.loopback import plain
 from qtandem.daemons.sockets import peer_uid
 from qtandem.daemons.upstream import Upstream
 
@@ -37,14 +37,13 @@ HOP_BY_HOP = frozenset(
     }
 )
 OURS = "x-qtandem-"
+_ANSWERED = ("Content-Type", "Content-Length", "Retry-After")
 PER_UID = 256
 # What the proxy needs of a call; anything else is made anew before it reaches a vendor.
 PROXIED_HEADERS = frozenset({"authorization", "content-type"})
 # Longer than a vendor's call may take in the daemon.
 PROXY_S = 90.0
 PROXY_CALLS = 64
-# A name and what is below it, so that no call of the proxy's can become another one of the daemon's.
-_PROXIED = re.compile(r"/[A-Za-z_][A-Za-z0-9_]{0,38}(/[A-Za-z0-9_.\-]{1,100}){1,6}(\?[!-~]{0,4000})?")
 
 
 class Body:
@@ -120,8 +119,7 @@ class ProxyForwarder:
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            if not _PROXIED.fullmatch(request.raw_path) or ".." in request.raw_path.partition("?")[0]:
-                raise QtandemError("bad-request", "The path is none that the proxy passes on")
+            plain(request, request.raw_path)
             if (request.content_length or 0) > self._limit:
                 raise QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB")
             if self._places.locked():
@@ -138,16 +136,21 @@ class ProxyForwarder:
         headers.append((UID_HEADER, str(self._uid)))
         body = Body(request.content, self._limit) if request.body_exists else None
         pieces = body.pieces() if body else None
+        sent: web.StreamResponse | None = None
         try:
             path = f"{self._path}{request.raw_path}"
             async with self._upstream.call(request.method, path, headers, pieces) as answer:
-                content = await answer.read()
+                kept = {name: answer.headers[name] for name in _ANSWERED if name in answer.headers}
+                sent = web.StreamResponse(status=answer.status, headers=kept)
+                await _stream(request, answer, sent)
+                return sent
         except QtandemError:
+            if sent is not None and sent.prepared:
+                _abort(request)
+                return sent
             if body and body.overflowed:
                 raise QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB") from None
             raise
-        kept = {name: answer.headers[name] for name in ("Content-Type", "Retry-After") if name in answer.headers}
-        return web.Response(status=answer.status, body=content, headers=kept)
 
 
 class BoundedServer(web.Server):

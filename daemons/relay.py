@@ -25,7 +25,7 @@ from qtandem.core.config import load
 from qtandem.core.errors import QtandemError
 from qtandem.core.settings import Settings
 from qtandem.core.wire import UID_HEADER, Health
-from qtandem.daemons import certificates, enrol, logs, proxy, tls
+from qtandem.daemons import certificates, enrol, logs, loopback, tls
 from qtandem.daemons.forward import BoundedServer, Forwarder, ProxyForwarder
 from qtandem.daemons.heartbeat import mirror
 from qtandem.daemons.logs import log
@@ -116,9 +116,9 @@ class Relay:
 
     async def _serve_proxy(self, address: str) -> None:
         """The port that programs of jobs use; raises `bad-config` where it cannot be had."""
-        host, port = proxy.loopback(address)
-        handler = ProxyForwarder(self.upstream, proxy.PATH, proxy.NOBODY)
-        self._proxy = web.ServerRunner(web.Server(handler, access_log=None), shutdown_timeout=GRACE_S)
+        host, port = loopback.loopback(address)
+        handler = ProxyForwarder(self.upstream, loopback.PATH, loopback.NOBODY)
+        self._proxy = web.ServerRunner(loopback.Bounded(handler), shutdown_timeout=GRACE_S)
         await self._proxy.setup()
         try:
             await web.TCPSite(self._proxy, host, port, reuse_address=True).start()

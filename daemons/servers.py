@@ -10,8 +10,8 @@ from aiohttp import web
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.settings import DaemonSettings
-from qtandem.daemons import enrol, proxy, tls
-from qtandem.daemons.app import bound_connections, build, public, runner
+from qtandem.daemons import enrol, loopback, proxy, tls
+from qtandem.daemons.app import STRANGERS, bound_connections, build, public, runner
 from qtandem.daemons.context import Context
 from qtandem.daemons.logs import log
 from qtandem.daemons.nodes import Nodes
@@ -43,8 +43,7 @@ class Servers:
         if settings.listen:
             await self._serve_relays(settings, grace_s)
         if settings.proxy:
-            proxy.loopback(settings.proxy)
-            await self._serve(proxy.application(self._context), grace_s, address=settings.proxy)
+            await self._serve_proxy(settings.proxy, grace_s)
         if settings.metrics:
             await self._serve(public(self._context), 1.0, address=settings.metrics)
 
@@ -77,6 +76,11 @@ class Servers:
 
         self._renewal = every("certificate", lambda: DAY_S, renew)
 
+    async def _serve_proxy(self, address: str, grace_s: float) -> None:
+        loopback.loopback(address)
+        serving = web.AppRunner(proxy.application(self._context), shutdown_timeout=grace_s, **loopback.LIMITS)
+        await self._listen(serving, address=address, strangers=loopback.CONNECTIONS)
+
     async def _serve(
         self,
         app: web.Application,
@@ -86,11 +90,21 @@ class Servers:
         address: str = "",
         security: ssl.SSLContext | None = None,
     ) -> None:
-        serving = runner(app, grace_s)
+        await self._listen(runner(app, grace_s), listener=listener, address=address, security=security)
+
+    async def _listen(
+        self,
+        serving: web.AppRunner,
+        *,
+        listener: socket.socket | None = None,
+        address: str = "",
+        security: ssl.SSLContext | None = None,
+        strangers: int = STRANGERS,
+    ) -> None:
         await serving.setup()
         self._runners.append(serving)
         if serving.server is not None:
-            bound_connections(serving.server)
+            bound_connections(serving.server, strangers=strangers)
         try:
             if listener is not None:
                 await web.SockSite(serving, listener, backlog=1024).start()

@@ -150,10 +150,8 @@ class Discoverer(Protocol):
 class Forwarder(Protocol):
     """What a provider can do besides whose vendor's own protocol programs may speak through the proxy."""
 
-    def forward(
-        self, token: str, method: str, path: str, query: Mapping[str, list[str]], body: str
-    ) -> dict[str, object]:
-        """Pass on a call of a run whose session is `token`; gives `status`, `type`, `retry_after` and `body`.
+    def forward(self, token: str, asked: Mapping[str, object]) -> dict[str, object]:
+        """Pass on a call of a run whose session is `token`; the fields of `passing.Asked` and `passing.Passed`.
 
         Raises `not-allowed` for anything but the run's own work on this resource.
         """

@@ -30,6 +30,7 @@ from qtandem.core.providers.ibm.forwarding import Gate
 from qtandem.core.providers.ibm.http import TIMEOUT_S, IamAuth, adapter
 from qtandem.core.providers.ibm.rest import base, tag, translated
 from qtandem.core.providers.ibm.settings import BATCH, Settings
+from qtandem.core.providers.passing import Asked
 
 T = TypeVar("T")
 VENDOR = "IBM Quantum"
@@ -237,8 +238,8 @@ class ComputeProvider:
             "qiskit-ibm-runtime": version("qiskit-ibm-runtime"),
         }
 
-    def forward(self, *call: Any) -> dict[str, object]:
-        return self._gate.pass_on(*call)
+    def forward(self, token: str, asked: Mapping[str, Any]) -> dict[str, object]:
+        return self._gate.pass_on(token, Asked(**asked)).wire()
 
     def discover(self, details: bool) -> list[dict[str, object]]:
         return [self._found(each, details) for each in self._devices() if isinstance(each.get("name"), str)]

@@ -73,6 +73,10 @@ class IamAuth(AuthBase):
         """Forget the token, which the vendor refused."""
         self._until = 0.0
 
+    def secrets(self) -> tuple[str, str]:
+        """What no answer may hold that somebody else reads."""
+        return self._account.apikey, self._token
+
     def _fetch(self) -> None:
         asked = self._clock()
         form = {"grant_type": _GRANT, "apikey": self._account.apikey}

@@ -29,21 +29,21 @@ class Felis:
     def __init__(self, spec: ProviderSpec) -> None:
         keys = Keys(spec.settings, _KEY, _BASE)
         name = _device(keys.get("backend")) if keys.get("backend") else spec.resource
-        self.remote = name.removeprefix("ab_").replace("_", ":", 2).upper()
+        self.remote = target_of(name)
         self.wheel = Wheel(VENDOR, "AliceBobFelis", name, keys.only(_KEY, _BASE))
-        self._reader = Reader(keys.get(_BASE), {"Authorization": f"Basic {keys.get(_KEY)}"})
+        self.sender = Reader(keys.get(_BASE), {"Authorization": f"Basic {keys.get(_KEY)}"})
         self._target: Mapping[str, Any] = {}
 
     def signals(self) -> Signals:
         call = Call(VENDOR, "list its targets")
-        targets = map(object_of, list_of(self._reader.get(call, "/v1/targets/")))
+        targets = map(object_of, list_of(self.sender.get(call, "/v1/targets/")))
         found = next((each for each in targets if each.get("name") == self.remote), None)
         if found is None:
             raise QtandemError("policy", f"{self.remote} is not among the targets of this account")
         self._target = found
         call = Call(VENDOR, f"tell the health of {self.remote}", missing="unsupported")
         try:
-            health = self._reader.get(call, f"/v1/targets/{quote(self.remote, safe='')}/health")
+            health = self.sender.get(call, f"/v1/targets/{quote(self.remote, safe='')}/health")
         except QtandemError as error:
             if error.code != "unsupported":
                 raise
@@ -88,7 +88,7 @@ class Felis:
         return {"felis_target": self.remote}
 
     def _why(self, task: str) -> str:
-        job = self._reader.object(Call(VENDOR, "tell why a task failed"), f"/v1/jobs/{quote(task, safe='')}")
+        job = self.sender.object(Call(VENDOR, "tell why a task failed"), f"/v1/jobs/{quote(task, safe='')}")
         for error in map(object_of, list_of(job.get("errors"))):
             content = error.get("content")
             return content if isinstance(content, str) else json.dumps(content)
@@ -98,16 +98,21 @@ class Felis:
         """What the QPU took; None for a target that does not say."""
         call = Call(VENDOR, "tell the usage of a task")
         try:
-            said = self._reader.object(call, f"/v1/jobs/{quote(task, safe='')}/metrics")
+            said = self.sender.object(call, f"/v1/jobs/{quote(task, safe='')}/metrics")
         except QtandemError:
             return None
         ns = seconds(said.get("qpu_duration_ns"))
         return ns / 1e9 if ns is not None else None
 
 
+def target_of(name: str) -> str:
+    """The target that the library makes of a name."""
+    return name.removeprefix("ab_").replace("_", ":", 2).upper()
+
+
 def _device(target: str) -> str:
     """The name that the library turns into this target."""
     name = f"ab_{target.replace(':', '_').lower()}"
-    if name.removeprefix("ab_").replace("_", ":", 2).upper() != target:
+    if target_of(name) != target:
         raise QtandemError("bad-config", f"backend = {target!r}: the qrmi library cannot name this target")
     return name

@@ -54,16 +54,16 @@ class Iqm:
                 remedy="Write the colon where IQM's name has one.",
             )
         name, _, calset = (named or spec.resource).partition(",")
-        self.remote = name if named else ":".join(name.rsplit("_", 1))
+        self.remote = name if named else machine_of(name)
         full = f"{name},{keys.get('calibration_set') or calset}".rstrip(",")
         self.wheel = Wheel(VENDOR, "IQMServer", full, keys.only(_ENDPOINT, _TOKEN))
-        self._reader = Reader(keys.get(_ENDPOINT), {"Authorization": f"Bearer {keys.get(_TOKEN)}"})
+        self.sender = Reader(keys.get(_ENDPOINT), {"Authorization": f"Bearer {keys.get(_TOKEN)}"})
         self._machine: Mapping[str, Any] = {}
 
     def signals(self) -> Signals:
         path = f"/api/v1/quantum-computers/{quote(self.remote, safe=':')}"
         call = Call(VENDOR, f"describe {self.remote}", missing="policy")
-        said = self._machine = self._reader.object(call, path)
+        said = self._machine = self.sender.object(call, path)
         status = said.get("status")
         health = object_of(said.get("health") or object_of(status).get("health"))
         word = status if isinstance(status, str) else object_of(status).get("status")
@@ -91,7 +91,7 @@ class Iqm:
 
     def report(self, task: str) -> TaskReport:
         call = Call(VENDOR, "tell the state of a task")
-        job = self._reader.object(call, f"/api/v1/jobs/{quote(task, safe='')}")
+        job = self.sender.object(call, f"/api/v1/jobs/{quote(task, safe='')}")
         state = _STATES.get(str(job.get("status")))
         if state is None:
             raise unreadable(call, f"the state is {str(job.get('status'))[:40]!r}")
@@ -100,7 +100,7 @@ class Iqm:
 
     def stop(self, task: str) -> None:
         call = Call(VENDOR, "stop a task", conflict="task-failed")
-        self._reader.post(call, f"/api/v1/jobs/{quote(task, safe='')}/cancel")
+        self.sender.post(call, f"/api/v1/jobs/{quote(task, safe='')}/cancel")
 
     def result(self, task: str) -> str:
         return self.wheel.result(task)
@@ -108,7 +108,7 @@ class Iqm:
     def logs(self, task: str) -> str:
         """From the job's own record: the library would wait for the end."""
         call = Call(VENDOR, "give the log of a task")
-        job = self._reader.object(call, f"/api/v1/jobs/{quote(task, safe='')}")
+        job = self.sender.object(call, f"/api/v1/jobs/{quote(task, safe='')}")
         lines = [
             f"{row.get('timestamp')} {row.get('source')} {row.get('status')}"
             for row in map(object_of, list_of(job.get("timeline")))
@@ -120,6 +120,11 @@ class Iqm:
         found = {"backend_name": self.remote}
         price = object_of(self._machine.get("pricing")).get("payg_price_per_second")
         return found | ({"price": str(price), "price_unit": "second"} if price not in (None, "") else {})
+
+
+def machine_of(name: str) -> str:
+    """The quantum computer that the library makes of a name."""
+    return ":".join(name.rsplit("_", 1))
 
 
 def digest(target: Mapping[str, Any], limits: Mapping[str, Any]) -> Calibration | None:

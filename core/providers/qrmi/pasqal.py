@@ -15,6 +15,7 @@ from qtandem.core.providers.base import ProviderSpec, TaskReport
 from qtandem.core.providers.classify import Call
 from qtandem.core.providers.combine import Signals, count
 from qtandem.core.providers.qrmi.dialects import Keys, list_of, must_be, object_of, text
+from qtandem.core.providers.qrmi.oauth import TokenReader
 from qtandem.core.providers.qrmi.reader import Reader
 from qtandem.core.providers.qrmi.wheel import Wheel, use_munge
 
@@ -26,7 +27,7 @@ _CLOUD_KEYS = (
     *(_CLOUD + key for key in ("PROJECT_ID", "AUTH_TOKEN", "CLIENT_ID", "CLIENT_SECRET", "AUTH_ENDPOINT", "BASE_URL")),
     *("PASQAL_USERNAME", "PASQAL_PASSWORD", "PASQAL_CONFIG_ROOT"),
 )
-_ADDRESS = "https://apis.pasqal.cloud"
+_ADDRESS, _TOKENS = "https://apis.pasqal.cloud", "https://authenticate.pasqal.cloud/oauth/token"
 _MAX_UID = 2**31
 
 
@@ -40,6 +41,14 @@ class PasqalCloud:
             raise QtandemError("bad-config", f"Pasqal's cloud has {', '.join(DEVICES)}, not {self.remote}")
         self.wheel = Wheel(CLOUD, "PasqalCloud", self.remote, keys.only(*_CLOUD_KEYS))
         self._reader = Reader(keys.get(f"{_CLOUD}BASE_URL", _ADDRESS), {})
+        self.project = keys.get(f"{_CLOUD}PROJECT_ID")
+        self.sender = TokenReader(
+            keys.get(f"{_CLOUD}BASE_URL", _ADDRESS),
+            keys.get(f"{_CLOUD}AUTH_ENDPOINT", _TOKENS),
+            keys.get(f"{_CLOUD}CLIENT_ID"),
+            keys.get(f"{_CLOUD}CLIENT_SECRET"),
+            keys.get(f"{_CLOUD}AUTH_TOKEN"),
+        )
 
     def signals(self) -> Signals:
         """From the public list, which asks for no credential."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from typing import Any
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Calibration, Observation
 from qtandem.core.providers.base import Capabilities, ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.combine import observation
+from qtandem.core.providers.passing import Asked
 from qtandem.core.providers.qrmi import felis, iqm, pasqal
 from qtandem.core.providers.qrmi.dialects import Dialect
+from qtandem.core.providers.qrmi.gates import FelisGate, IqmGate, PasqalGate
 from qtandem.core.providers.qrmi.wheel import nothing_made
 from qtandem.core.providers.records import Records, folder
 
@@ -25,10 +28,9 @@ class QrmiProvider:
     """
 
     capabilities: Capabilities
-    dialect: Callable[[ProviderSpec], Dialect]
 
-    def __init__(self, spec: ProviderSpec, clock: Callable[[], float] = time.monotonic) -> None:
-        self._speak = type(self).dialect(spec)
+    def __init__(self, spec: ProviderSpec, speak: Dialect, clock: Callable[[], float] = time.monotonic) -> None:
+        self._speak = speak
         self._records = Records(lambda: folder(spec.type, spec))
         self._clock = clock
         self._calibration: Calibration | None = None
@@ -124,29 +126,48 @@ def _capabilities(kind: str, *, logs: bool, sessions: bool = False) -> Capabilit
 
 class IqmProvider(QrmiProvider):
     capabilities = _capabilities(iqm.KIND, logs=True)
-    dialect = iqm.Iqm
+
+    def __init__(self, spec: ProviderSpec) -> None:
+        speak = iqm.Iqm(spec)
+        super().__init__(spec, speak)
+        self._gate = IqmGate(iqm.VENDOR, speak.sender, self._records, speak.remote, iqm.machine_of)
+
+    def forward(self, token: str, asked: Mapping[str, Any]) -> dict[str, object]:
+        return self._gate.pass_on(token, Asked(**asked)).wire()
 
 
 class FelisProvider(QrmiProvider):
     capabilities = _capabilities(felis.KIND, logs=False)
-    dialect = felis.Felis
+
+    def __init__(self, spec: ProviderSpec) -> None:
+        speak = felis.Felis(spec)
+        super().__init__(spec, speak)
+        self._gate = FelisGate(felis.VENDOR, speak.sender, self._records, speak.remote, felis.target_of)
+
+    def forward(self, token: str, asked: Mapping[str, Any]) -> dict[str, object]:
+        return self._gate.pass_on(token, Asked(**asked)).wire()
 
 
 class PasqalCloudProvider(QrmiProvider):
     capabilities = _capabilities(pasqal.KIND, logs=False)
-    dialect = pasqal.PasqalCloud
+
+    def __init__(self, spec: ProviderSpec) -> None:
+        speak = pasqal.PasqalCloud(spec)
+        super().__init__(spec, speak)
+        self._gate = PasqalGate(pasqal.CLOUD, speak.sender, self._records, speak.remote, project=speak.project)
+
+    def forward(self, token: str, asked: Mapping[str, Any]) -> dict[str, object]:
+        return self._gate.pass_on(token, Asked(**asked)).wire()
 
 
 class PasqalLocalProvider(QrmiProvider):
     """The one with sessions: the middleware opens them without limit of time, so that each is closed by its lease."""
 
     capabilities = _capabilities(pasqal.KIND, logs=True, sessions=True)
-    dialect = pasqal.PasqalLocal
 
     def __init__(self, spec: ProviderSpec) -> None:
-        super().__init__(spec)
         self._local = pasqal.PasqalLocal(spec)
-        self._speak = self._local
+        super().__init__(spec, self._local)
         self._sessions = Records(lambda: folder(spec.type, spec, "sessions"))
 
     def acquire(self, key: str, slots: int) -> str:  # noqa: ARG002

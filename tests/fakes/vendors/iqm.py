@@ -84,7 +84,7 @@ class FakeIqm(FakeServer):
                 "max_instructions_per_circuit": 10**5,
                 "max_shots_per_circuit": 20_000,
             },
-            "additional_info": {"academy_url": ""},
+            "additional_info": {"academy_url": "", "best_suited_for": [], "documentation_url": "", "mock_url": ""},
             "status": self.status,
             "health": {"healthy": self.healthy, "updated_at": self._iso()},
         }

@@ -25,7 +25,8 @@ from qtandem.core.managers import Grant
 from qtandem.core.resources import Resource
 from qtandem.core.runs import Run, RunId
 from qtandem.daemons import app, tls
-from qtandem.daemons.proxy import NOBODY, PATH, Tokens
+from qtandem.daemons.loopback import NOBODY, PATH
+from qtandem.daemons.proxy import Tokens
 from tests.fakes.house import House
 from tests.fakes.qtandemd import Qtandemd
 from tests.fakes.vendors.ibm import APIKEY, BACKEND, CRN, FakeCompute

@@ -123,7 +123,14 @@ def application(daemon: Daemon, nodes: Nodes) -> web.Application:
     authority = enrol.Authority(daemon.tls_dir, nodes, daemon.clock)
     app.add_routes(enrol.routes(authority, nodes, daemon.clock))
     app.add_routes([web.get("/v1/healthz", health), web.get("/v1/names", names), web.get("/v1/poll", poll)])
-    app.add_routes([web.get("/v1/broken", broken), web.get("/v1/long", long), web.route("*", "/{tail:.*}", echo)])
+    app.add_routes(
+        [
+            web.get("/v1/broken", broken),
+            web.get("/v1/long", long),
+            web.get("/v1/long/x", long),
+            web.route("*", "/{tail:.*}", echo),
+        ]
+    )
     return app
 
 
