@@ -222,7 +222,8 @@ class Lifecycle:
     async def _refused(self, manager: Manager, run: Run, error: QtandemError) -> StartAnswer:
         refusal, now = await self._refusals.refuse(manager, run, error), self._context.clock()
         self._not_before = {job: until for job, until in self._not_before.items() if until > now}
-        self._not_before[run.id.job] = now + refusal.retry_after
+        # The manager may start a job anew that is to be held before the hold has reached it.
+        self._not_before[run.id.job] = now + (refusal.retry_after or AGAIN_S)
         return StartAnswer(
             verdict="hold",
             run=str(run.id),

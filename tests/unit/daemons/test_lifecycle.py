@@ -341,6 +341,18 @@ async def test_a_refused_start_is_not_reserved_for_before_its_time(house: House,
     assert (await reserve(house, "2")).verdict == "admit"
 
 
+async def test_a_job_that_is_to_be_held_is_not_reserved_for_before_the_hold_is_there(
+    house: House, eventually: Callable
+) -> None:
+    await see(house, "fez", PAUSED, eventually)
+    for attempt in (1, 2, 3):
+        last = await insist(house, "1", attempt=attempt)
+    assert (last.verdict, last.retry_after) == ("hold", 0.0)
+    await see(house, "fez", Observation(availability=Availability.ONLINE), eventually)
+    again = await reserve(house, "1", attempt=4)
+    assert (again.verdict, again.retry_after > 0.0) == ("hold", True)
+
+
 async def test_a_reservation_never_waits_for_a_slot(house: House) -> None:
     await start(house, "1")
     answer = await reserve(house, "2")
