@@ -211,7 +211,11 @@ class Lifecycle:
             return StartAnswer(verdict="admit", run=name)
         if not isinstance(error, QtandemError):
             raise error
-        return await self._refused(manager, run, error)
+        answer = await self._refused(manager, run, error)
+        if not answer.retry_after:
+            # The manager may start a job anew that is to be held, before the hold has reached it.
+            self._not_before[run.id.job] = self._context.clock() + AGAIN_S
+        return answer
 
     async def _mark(self, manager: Marker, run: RunId) -> None:
         try:
@@ -222,8 +226,7 @@ class Lifecycle:
     async def _refused(self, manager: Manager, run: Run, error: QtandemError) -> StartAnswer:
         refusal, now = await self._refusals.refuse(manager, run, error), self._context.clock()
         self._not_before = {job: until for job, until in self._not_before.items() if until > now}
-        # The manager may start a job anew that is to be held before the hold has reached it.
-        self._not_before[run.id.job] = now + (refusal.retry_after or AGAIN_S)
+        self._not_before[run.id.job] = now + refusal.retry_after
         return StartAnswer(
             verdict="hold",
             run=str(run.id),
