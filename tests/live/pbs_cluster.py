@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.live.cluster import QPUS, Cluster, JobView
 from tests.live.hosts import HostLost, Result, docker
@@ -44,6 +44,10 @@ class PbsCluster(Cluster):
         "launcher's death shows": "the process that speaks to PBS goes on without it",
         "modify": "the scenario runs scontrol; qalter has a scenario of its own",
     }
+
+    def up(self, within: float = 180.0) -> Self:
+        # PBS makes its database at its first start.
+        return super().up(within)
 
     def ready(self) -> bool:
         if not self.hosts_ready():

@@ -113,8 +113,9 @@ def test_qalter_moves_a_waiting_job_and_gets_past_no_verdict(cluster: PbsCluster
     assert cluster.pbs(["qalter", "-l", "qpu=south", job], "alice").status != 0, "not her job"
     cluster.pbs(["qalter", "-l", "qpu=south", job], "bob").check()
     assert counted(cluster, job) == {"qpu_south": 1}
-    # PBS itself looks at an altered job in its next cycle only.
+    # PBS itself looks at an altered job in its next cycle only, ten minutes later.
     assert cluster.wait_state(job, "ended").outcome == "completed"
+    cluster.open("east")
     agreed(cluster)
 
 
@@ -216,16 +217,15 @@ def test_values_of_the_users_reach_the_job_as_without_us(cluster: PbsCluster) ->
 
 
 @contextmanager
-def secrets_of_direct(cluster: PbsCluster, values: dict[str, str]) -> Iterator[None]:
-    """The QPU `direct` gives its jobs these keys too."""
-    path, folder = "/etc/qtandem/qtandem.toml", "/etc/qtandem/secrets"
+def keys_of_direct(cluster: PbsCluster, values: dict[str, str]) -> Iterator[None]:
+    """The QPU `direct` gives its jobs these settings too, all of which count as secret."""
+    path = "/etc/qtandem/qtandem.toml"
     config = cluster.shell(cluster.control, f"cat {path}").check().stdout
-    line = 'secrets = { api_key = "/etc/qtandem/secrets/direct" }\n'
-    more = "".join(f', {name} = "{folder}/{name}"' for name in values)
-    assert line in config
-    for name, value in values.items():
-        cluster.shell(cluster.control, f"umask 077; cat >{folder}/{name}; chown qtandem: {folder}/{name}", stdin=value)
-    changed = config.replace(line, line.replace(" }", f"{more} }}"))
+    head, section, tail = config.partition("[resources.direct]\n")
+    assert "qubits = 5 }" in tail
+    # A text of JSON is one of TOML.
+    more = "".join(f", {name} = {json.dumps(value)}" for name, value in values.items())
+    changed = head + section + tail.replace("qubits = 5 }", f"qubits = 5{more} }}", 1)
     cluster.exec(cluster.control, ["tee", path], stdin=changed).check()
     try:
         cluster.reload()
@@ -237,9 +237,8 @@ def secrets_of_direct(cluster: PbsCluster, values: dict[str, str]) -> Iterator[N
 
 def test_values_of_ours_reach_the_job_byte_for_byte(cluster: PbsCluster) -> None:
     """The keys of a `direct` resource are texts of somebody else's making, and stand in no log of PBS."""
-    # A line's end is no part of a secret.
-    values = {f"k{number}": value.strip() for number, value in enumerate([*VALUES, "a\\,QINJ=evil"])}
-    with secrets_of_direct(cluster, values):
+    values = {f"k{number}": value for number, value in enumerate([*VALUES, "a\\,QINJ=evil"])}
+    with keys_of_direct(cluster, values):
         job = cluster.submit(DUMP, "direct")
         assert cluster.wait_state(job, "ended", within=60).outcome == "completed", cluster.output(job)
     seen = dumped(cluster, job)

@@ -48,9 +48,8 @@ def test_refused_again_and_again_it_is_held_with_the_reason(cluster: PbsCluster,
     job, began = cluster.submit("true", "east"), time.monotonic()
     view = cluster.until(lambda: cluster.job(job), lambda view: view.reason == "JobHeld", 150, "it is held")
     measured(f"pbs: held after {runs(cluster, job)} runs and {time.monotonic() - began:.0f} s")
-    assert view.comment.startswith("qtandem: east")
-    assert runs(cluster, job) <= 6
-    assert "PBS will not run it" not in view.comment
+    assert view.comment.startswith("qtandem: The simulator answered 500")
+    assert runs(cluster, job) == 5
     assert not cluster.leases()
     cluster.open("east")
     assert cluster.pbs(["qrls", "-h", "s", job], "alice").status != 0
@@ -59,21 +58,10 @@ def test_refused_again_and_again_it_is_held_with_the_reason(cluster: PbsCluster,
     agreed(cluster)
 
 
-@contextmanager
-def bypassed(cluster: PbsCluster, qpu: str = "east") -> Iterator[None]:
-    """PBS counts more slots than there are, and nobody mends that: its scheduler sends jobs that runjob must refuse."""
-    cluster.shell(cluster.control, "kill -STOP $(cluster pid launcher)").check()
-    cluster.manage(f"set server resources_available.qpu_{qpu} = 5")
-    try:
-        yield
-    finally:
-        cluster.shell(cluster.control, "kill -CONT $(cluster pid launcher)").check()
-
-
 def test_a_refusal_in_runjob_never_loops(cluster: PbsCluster, measured: Measured) -> None:
     holder = cluster.submit("sleep 60", "east")
     cluster.wait_begun(holder)
-    before = lines(cluster, "qtandem_server.*request rejected")
+    before = lines(cluster, "hook set job.s Execution_Time")
     cluster.manage("set server resources_available.qpu_east = 9")
     jobs = [cluster.submit("true", "east") for _ in range(3)]
     end = time.monotonic() + 20
@@ -81,10 +69,10 @@ def test_a_refusal_in_runjob_never_loops(cluster: PbsCluster, measured: Measured
         cluster.manage("set server resources_available.qpu_east = 9", "set server scheduling = true")
         assert {cluster.job(job).state for job in jobs} == {"pending"}
         time.sleep(0.5)
-    refused = lines(cluster, "qtandem_server.*request rejected") - before
+    refused = lines(cluster, "hook set job.s Execution_Time") - before
     measured(f"pbs: {refused} refusals of 3 jobs in 20 s, with a scheduling cycle each half a second")
     # The first one after two seconds at the earliest, and PBS counts times in whole seconds.
-    assert refused <= 3 * (20 / BACKOFF_S + 1)
+    assert 0 < refused <= 3 * (20 / BACKOFF_S + 1)
     assert len(cluster.leases()) == 1
     cluster.cancel(holder)
     assert {view.outcome for view in cluster.wait_ended(jobs, within=90).values()} == {"completed"}
