@@ -113,8 +113,12 @@ class Trial:
 class Placer(Protocol):
     """A manager on which a plan can be seen through. Methods that ask it raise `manager-unreachable`."""
 
-    async def inventory(self, now: float) -> Inventory:
-        """The cluster now; what is learnt of partitions and nodes is what `permitted` answers from."""
+    async def inventory(self, now: float, pins: Mapping[str, Sequence[str]]) -> Inventory:
+        """The cluster now; what is learnt of partitions and nodes is what `permitted` answers from.
+
+        `pins` are nodes that we have pinned jobs to, by job id: they are no wish of the job's owner, and so no part of
+        its mask. What a submit hook has noted is known anyway.
+        """
 
     def permitted(self, shape: Shape, now: float) -> frozenset[str] | None:
         """The nodes that such a job may have, as of the last `inventory`; None if that cannot be said."""

@@ -44,7 +44,7 @@ _ADAPTER: TypeAdapter[_File] = TypeAdapter(_File)
 
 
 class Placements:
-    """Kept in `file`. `pins` are those in force, by job."""
+    """Kept in `file`. `pins` are those to one node, by job."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -57,8 +57,13 @@ class Placements:
         return len(self._kept)
 
     @property
+    def nodes(self) -> dict[str, tuple[str, ...]]:
+        """What we have pinned jobs to."""
+        return {name: each.nodes for name, each in self._kept.items() if each.nodes}
+
+    @property
     def pins(self) -> dict[str, str]:
-        return {name: each.nodes[0] for name, each in self._kept.items() if len(each.nodes) == 1}
+        return {name: nodes[0] for name, nodes in self.nodes.items() if len(nodes) == 1}
 
     def get(self, job: str) -> Placement | None:
         return self._kept.get(job)

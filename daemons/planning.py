@@ -271,7 +271,7 @@ class Planning:
         return min(settings.refresh_s, settings.pin_s / 4, settings.horizon_s or settings.refresh_s)
 
     async def _read(self, name: str, manager: Placer) -> Inventory:
-        inventory = await manager.inventory(self._context.clock())
+        inventory = await manager.inventory(self._context.clock(), self._placements.nodes)
         self._inventories[name] = inventory
         return inventory
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from ClusterShell.NodeSet import NodeSet
 
 from qtandem.core.inventory import Host, Placed, Policy, Shape, Waiting
-from qtandem.core.managers import Grant, JobState
+from qtandem.core.managers import JobState
 from qtandem.core.runs import JobId
 from qtandem.slurm import features, jobs
 from qtandem.slurm.jobs import Record
@@ -137,8 +137,18 @@ def running(records: Iterable[Record]) -> dict[str, int]:
     return counts
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What is ours in the records: the cluster's name, our licences, and the nodes that we have pinned jobs to."""
+
+    cluster: str
+    server: str
+    names: Mapping[str, str]
+    pins: Mapping[str, Sequence[str]]
+
+
 def waiting(
-    records: Iterable[Record], place: Site, cluster: str, server: str, names: Mapping[str, str], now: float
+    records: Iterable[Record], place: Site, own: Own, now: float
 ) -> tuple[tuple[Waiting, ...], tuple[frozenset[str], ...]]:
     """The pending jobs, an array's as so many as may run at once; and the masks that they number."""
     masks: dict[frozenset[str], int] = {}
@@ -146,11 +156,10 @@ def waiting(
     for record in records:
         if jobs.state(record) is not JobState.PENDING:
             continue
-        asked = shape(record)
-        permitted = place.permitted(asked, now)
-        one = _waiting(record, asked, cluster, read_request(str(record.get("licenses") or ""), server, names))
+        one = _waiting(record, own)
+        permitted = place.permitted(_owners(one, own), now)
         if permitted is None and not one.skipped:
-            one = replace(one, skipped=f"its features {asked.features} cannot be planned")
+            one = replace(one, skipped=f"its features {one.shape.features} cannot be planned")
         mask = masks.setdefault(permitted or frozenset(), len(masks))
         found += _elements(record, replace(one, mask=mask))
     return tuple(found), tuple(masks)
@@ -200,12 +209,11 @@ def fold(nodes: Iterable[str]) -> str:
     return str(NodeSet.fromlist(list(nodes)))
 
 
-def _waiting(record: Record, asked: Shape, cluster: str, grants: tuple[Grant, ...]) -> Waiting:
+def _waiting(record: Record, own: Own) -> Waiting:
+    asked, identity = shape(record), jobs.job_id(record, own.cluster)
     noted = placed(str(record.get("admin_comment") or ""))
-    ours = noted is not None and noted.policy == "pin" and noted.nodes == asked.required
-    several = asked.nodes > 1 or bool(record.get("array_task_string"))
-    return Waiting(
-        id=jobs.job_id(record, cluster),
+    one = Waiting(
+        id=identity,
         uid=int(record.get("user_id") or 0),
         user=str(record.get("user_name") or ""),
         shape=asked,
@@ -214,10 +222,25 @@ def _waiting(record: Record, asked: Shape, cluster: str, grants: tuple[Grant, ..
         nice=int(record.get("nice") or 0),
         submitted_at=float(jobs.number(record.get("submit_time")) or 0),
         eligible_at=float(jobs.number(record.get("eligible_time")) or 0),
-        grants=grants,
+        grants=read_request(str(record.get("licenses") or ""), own.server, own.names),
         skipped=_skipped(record, asked),
-        fixed=several or bool(asked.required and not ours),
         placed=noted,
+    )
+    several = asked.nodes > 1 or bool(record.get("array_task_string"))
+    return replace(one, fixed=several or bool(_owners(one, own).required))
+
+
+def _owners(one: Waiting, own: Own) -> Shape:
+    """What the job's owner asks for: without the nodes that it is pinned to or kept from by us."""
+    asked, noted = one.shape, one.placed
+    ours = [tuple(own.pins.get(str(one.id), ()))]
+    if noted is not None and noted.policy == "pin":
+        ours.append(noted.nodes)
+    barred = noted.nodes if noted is not None and noted.policy == "exclude" else ()
+    return replace(
+        asked,
+        required=() if asked.required in ours else asked.required,
+        excluded=tuple(node for node in asked.excluded if node not in barred),
     )
 
 

@@ -36,24 +36,32 @@ class Placing:
     async def _records(self, *selection: str) -> list[Record]:
         raise NotImplementedError
 
-    async def inventory(self, now: float) -> Inventory:
+    async def inventory(self, now: float, pins: Mapping[str, Sequence[str]]) -> Inventory:
         texts = await asyncio.gather(
             self._text("nodes"), self._text("partitions"), self._text("reservations"),
             self._client.run("squeue", "--json", "-t", STATES),
         )  # fmt: skip
         memory = await self._counts_memory()
         # Of a large site this is tens of megabytes: it must not hold up the calls of hooks.
-        self._site, found = await asyncio.to_thread(self._understood, *texts[:3], texts[3].stdout, now, memory)
+        self._site, found = await asyncio.to_thread(self._understood, *texts[:3], texts[3].stdout, now, memory, pins)
         return found
 
     def _understood(
-        self, nodes: str, partitions: str, reservations: str, queue: str, now: float, memory: bool
+        self,
+        nodes: str,
+        partitions: str,
+        reservations: str,
+        queue: str,
+        now: float,
+        memory: bool,
+        pins: Mapping[str, Sequence[str]],
     ) -> tuple[Site, Inventory]:
         all_nodes, records = jobs.records(nodes, "nodes"), jobs.records(queue)
         place = inventory.site(
             all_nodes, jobs.records(partitions, "partitions"), jobs.records(reservations, "reservations")
         )
-        waiting, masks = inventory.waiting(records, place, self.cluster, self._server, self._names, now)
+        own = inventory.Own(self.cluster, self._server, self._names, pins)
+        waiting, masks = inventory.waiting(records, place, own, now)
         return place, Inventory(now, inventory.hosts(all_nodes, inventory.running(records)), waiting, masks, memory)
 
     def permitted(self, shape: Shape, now: float) -> frozenset[str] | None:

@@ -32,7 +32,7 @@ class FakePlacer(FakeManager):
         self.waiting[number] = replace(job, **fields)
         return str(job.id)
 
-    async def inventory(self, now: float) -> Inventory:
+    async def inventory(self, now: float, pins: Mapping[str, Sequence[str]]) -> Inventory:
         self._reach()
         self.read += 1
         return Inventory(now, tuple(self.hosts), tuple(self.waiting.values()), (self._all(),))

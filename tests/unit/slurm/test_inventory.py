@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from qtandem.slurm import features, inventory, jobs, placing
 from tests.fakes.slurm.cluster import RECORDED
 
 AT = 1796012240.0
-NAMES = {"east": "east"}
+OWN = inventory.Own("lab", "qtandem", {"east": "east"}, {})
 
 
 def records(kind: str) -> list[Any]:
@@ -28,7 +29,7 @@ def place() -> inventory.Site:
 
 @pytest.fixture(scope="module")
 def waiting(place: inventory.Site) -> dict[str, Any]:
-    found, masks = inventory.waiting(records("jobs"), place, "lab", "qtandem", NAMES, AT)
+    found, masks = inventory.waiting(records("jobs"), place, OWN, AT)
     return {str(one.id).rpartition(":")[2]: (one, masks[one.mask]) for one in found}
 
 
@@ -130,11 +131,20 @@ def test_a_note_of_the_hook_is_read_and_a_pin_of_ours_may_change() -> None:
     assert inventory.placed(note["admin_comment"]) == Placed("pin", ("c1",))
     assert inventory.placed("qtandem:placed=exclude%3Ac%5B1-3%5D") == Placed("exclude", ("c1", "c2", "c3"))
     assert inventory.placed("qtandem:placed=sit%3Ac1") is None
-    site = inventory.site(records("nodes"), records("partitions"), records("reservations"))
-    [(one,), _] = inventory.waiting([note], site, "lab", "qtandem", NAMES, AT)
+    nodes = [{**each, "state": ["IDLE"]} for each in records("nodes")]
+    site = inventory.site(nodes, records("partitions"), [])
+    [(one,), masks] = inventory.waiting([note], site, OWN, AT)
     assert not one.fixed
-    [(other,), _] = inventory.waiting([{**note, "required_nodes": "c2"}], site, "lab", "qtandem", NAMES, AT)
+    assert masks == ({"c1", "c2"},), "a pin of ours is no wish of its owner"
+    [(other,), masks] = inventory.waiting([{**note, "required_nodes": "c2"}], site, OWN, AT)
     assert other.fixed, "its owner has named another node since"
+    assert masks == ({"c2"},)
+    [(applied,), masks] = inventory.waiting([record], site, replace(OWN, pins={"slurm:lab:33": ("c1",)}), AT)
+    assert not applied.fixed
+    assert masks == ({"c1", "c2"},)
+    barred = {**record, "required_nodes": "", "excluded_nodes": "c1", "admin_comment": "qtandem:placed=exclude%3Ac1"}
+    assert inventory.waiting([barred], site, OWN, AT)[1] == ({"c1", "c2"},)
+    assert inventory.waiting([{**barred, "admin_comment": ""}], site, OWN, AT)[1] == ({"c2"},)
 
 
 @pytest.mark.parametrize(
