@@ -47,6 +47,9 @@ class DaemonSettings(_Section):
     )
     metrics: str = Field("127.0.0.1:9447", description="HOST:PORT of /metrics and the status page; empty: none")
     textfile: str = Field("", description="file for a node exporter's textfile collector; empty: none")
+    keep_days: Annotated[float, Field(ge=0)] = Field(
+        400.0, description="runs, claims and tasks that are over are forgotten after so many days; 0: never"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     admins: tuple[str, ...] = Field((), description="users who may see everybody's runs, besides root")
     login_hosts: tuple[str, ...] = Field(

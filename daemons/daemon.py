@@ -96,6 +96,7 @@ class Daemon:
         loops: dict[str, Callable[[], Awaitable[None]]] = {
             "reap": reaping.reap_forever,
             "sweep": reaping.sweep_forever,
+            "forget": reaping.forget_forever,
             "orphans": context.tasks.watch_leases,
             "tend": Tending(context).forever,
         }
@@ -357,7 +358,7 @@ def _fixed(old: Settings, new: Settings) -> list[str]:
     changed = [
         f"daemon.{name}"
         for name in type(old.daemon).model_fields
-        if name not in ("admins", "textfile") and getattr(old.daemon, name) != getattr(new.daemon, name)
+        if name not in ("admins", "textfile", "keep_days") and getattr(old.daemon, name) != getattr(new.daemon, name)
     ]
     changed += [
         f"timing.{name}"

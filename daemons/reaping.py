@@ -16,6 +16,9 @@ from qtandem.daemons.logs import log
 # The two answers that make a run dead lie so far apart; a start that waits for a slot has the question asked now.
 APART_S = 5.0
 SWEEP_MIN_S, SWEEP_MAX_S = 0.25, 1.0
+DAY_S = 86_400.0
+# Between looks at what is over for long, and between steps while there is some.
+FORGET_S, FORGET_NEXT_S = 3600.0, 1.0
 
 
 class Reaping:
@@ -61,6 +64,16 @@ class Reaping:
         except QtandemError as error:
             log("reaper").info("manager not asked", manager=name, why=error.one_line())
             return {}
+
+    async def forget_forever(self) -> None:
+        """Let go of what is over for longer than the site keeps it, a little at a time: others write meanwhile."""
+        context = self._context
+        while True:
+            days = context.settings.daemon.keep_days
+            gone = await context.records.forget(context.clock() - days * DAY_S) if days else 0
+            if gone:
+                log("reaper").info("forgotten", leases=gone, days=days)
+            await asyncio.sleep(FORGET_NEXT_S if gone else FORGET_S)
 
     async def sweep_forever(self) -> None:
         """Let times run out soon after their time."""

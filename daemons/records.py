@@ -51,6 +51,9 @@ class Records:
     async def unpin(self, jobs: Sequence[str]) -> None:
         await self._service.write(self._store.unpin, jobs)
 
+    async def forget(self, before: float) -> int:
+        return await self._service.write(self._store.forget, before)
+
     async def runs(self, where: Filter) -> list[RunRecord]:
         return await self._service.read(self._store.runs, where)
 

@@ -20,7 +20,7 @@ from qtandem.core.leases.model import (
     RunRecord,
 )
 from qtandem.core.leases.queries import Filter, bounded, whose
-from qtandem.core.leases.schema import claims, early_ends, leases, runs
+from qtandem.core.leases.schema import claims, early_ends, leases, refusals, runs, tasks
 from qtandem.core.managers import Grant
 from qtandem.core.runs import JobId, Run, RunId
 
@@ -92,6 +92,27 @@ class Store(Accounting):
             for row in connection.execute(query):
                 found.setdefault(row.owner, []).append(self._lease(row))
             return [self._opened(connection, owner, held) for owner, held in found.items()]
+
+    def forget(self, before: float, most: int = 500) -> int:
+        """Delete up to so many leases that ended before a time, their tasks, and whose they were; how many went.
+
+        What has a lease that is open, or ended later, stays whole.
+        """
+        old = select(leases.c.id, leases.c.owner).where(
+            leases.c.created_at < before, leases.c.ended_at < before, leases.c.state.not_in(_OPEN)
+        )
+        with self.writing() as connection:
+            gone = connection.execute(old.order_by(leases.c.created_at).limit(most)).all()
+            ids, owners = [row.id for row in gone], {row.owner for row in gone}
+            connection.execute(delete(tasks).where(tasks.c.lease.in_(ids)))
+            connection.execute(delete(leases).where(leases.c.id.in_(ids)))
+            left = select(leases.c.owner).where(leases.c.owner.in_(owners))
+            ended = owners - set(connection.execute(left).scalars())
+            for table, kind in ((runs, "run "), (claims, "claim ")):
+                names = [each.removeprefix(kind) for each in ended if each.startswith(kind)]
+                connection.execute(delete(table).where(table.c.id.in_(names), table.c.ended_at < before))
+            connection.execute(delete(refusals).where(refusals.c.next_at < before))
+        return len(ids)
 
     def leases(self, where: Filter) -> list[Lease]:
         """Leases, open ones and others, oldest first."""

@@ -18,6 +18,7 @@ from typing import Any
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
 from qtandem.core.providers.base import TaskReport, TaskState
+from qtandem.core.providers.simulator.retention import INDEXES, Keep
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -35,7 +36,6 @@ CREATE TABLE IF NOT EXISTS log (
   n INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, event TEXT NOT NULL, detail TEXT NOT NULL
 );
 """
-_KEEP_TASKS_S = 7 * 86400
 _KEEP_LOG = 100_000
 FAULTS = ("", "hang", "500", "401", "403", "garbage", "crash", "flood")
 
@@ -124,9 +124,10 @@ def state_dir(resource: str, settings: Mapping[str, str]) -> Path:
 class SimulatedDevice:
     """The device whose state is in the folder `path`; every process that opens it sees the same one."""
 
-    def __init__(self, path: Path | str, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path | str, clock: Callable[[], float] = time.time, keep: Keep | None = None) -> None:
         self.path = Path(path)
         self.clock = clock
+        self._keep = keep or Keep()
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.RLock()
         with self._alone():
@@ -202,6 +203,7 @@ class SimulatedDevice:
             for task in cancelled:
                 self._end(task, TaskState.CANCELLED, "its session was released")
             self._note("release", key=row["key"], token=token, tasks=cancelled)
+            self._keep.prune(self._db, self.clock())
         return cancelled
 
     def find_session(self, key: str) -> str | None:
@@ -221,7 +223,7 @@ class SimulatedDevice:
             if not self.session_is_open(token):
                 raise QtandemError("no-lease", "The session is not open at the simulator")
             task, now = f"task-{uuid.uuid4().hex}", self.clock()
-            self._db.execute("DELETE FROM tasks WHERE finished_at < ?", (now - _KEEP_TASKS_S,))
+            self._keep.prune(self._db, now)
             self._db.execute(
                 "INSERT INTO tasks (id, key, token, payload, state, created_at) VALUES (?, ?, ?, ?, 'queued', ?)",
                 (task, key, token, json.dumps(payload), now),
@@ -308,7 +310,7 @@ class SimulatedDevice:
         db.row_factory = sqlite3.Row
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
-        db.executescript(_SCHEMA)
+        db.executescript(_SCHEMA + INDEXES)
         return db
 
     @contextmanager

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, wraps
 from importlib.metadata import PackageNotFoundError, version
@@ -21,6 +21,7 @@ from qtandem.core.facts import Availability, Calibration, Observation
 from qtandem.core.providers.base import Capabilities, ProviderSpec, TaskReport
 from qtandem.core.providers.simulator import calibration
 from qtandem.core.providers.simulator.device import Knobs, SimulatedDevice, state_dir
+from qtandem.core.providers.simulator.retention import DAYS, TASKS, Keep
 from qtandem.core.providers.simulator.runner import Engines, Runner
 
 PAYLOADS = frozenset({"qasm2", "qasm3", "qiskit-primitive"})
@@ -44,6 +45,7 @@ class Options:
     max_shots: int = MAX_SHOTS
     seed: int | None = None
     noise: bool = False
+    keep: Keep = field(default_factory=Keep)
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> Options:
@@ -60,6 +62,7 @@ class Options:
             max_shots=_integer(settings, "max_shots", 1) or MAX_SHOTS,
             seed=_integer(settings, "seed", 0),
             noise=_BOOLEANS[noise],
+            keep=Keep(_integer(settings, "keep_days", 1) or DAYS, _integer(settings, "keep_tasks", 100) or TASKS),
         )
 
 
@@ -122,7 +125,7 @@ class SimulatorProvider:
     def __init__(self, spec: ProviderSpec) -> None:
         self._spec = spec
         self._options = Options.read(spec.settings)
-        self.device = _device(state_dir(spec.resource, spec.settings))
+        self.device = _device(state_dir(spec.resource, spec.settings), self._options.keep)
         self._calibration: Calibration | None = None
         self._runner: Runner | None = None
 
@@ -259,9 +262,9 @@ class SimulatorProvider:
         return self._runner
 
 
-def _device(folder: Path) -> SimulatedDevice:
+def _device(folder: Path, keep: Keep) -> SimulatedDevice:
     try:
-        return SimulatedDevice(folder)
+        return SimulatedDevice(folder, keep=keep)
     except (OSError, sqlite3.Error) as error:
         raise QtandemError(
             "bad-config", f"The simulator cannot keep its state in {folder}", cause=str(error)

@@ -11,6 +11,7 @@ from qtandem.core.facts import Availability
 from qtandem.core.providers.base import ProviderSpec, TaskState
 from qtandem.core.providers.simulator.device import SimulatedDevice, state_dir
 from qtandem.core.providers.simulator.provider import SimulatorProvider
+from qtandem.core.providers.simulator.retention import STEP, Keep
 
 ROOT = str(Path(__file__).parents[4] / ".dev")
 
@@ -213,3 +214,42 @@ def test_wrong_settings_are_named(tmp_path, settings):
     with pytest.raises(QtandemError, match="/proc/no|" + next(iter(settings))) as caught:
         provider(tmp_path, **settings)
     assert caught.value.code == "bad-config"
+
+
+def test_what_is_over_is_forgotten_in_small_steps_and_nothing_else(tmp_path):
+    now = [1000.0]
+    device = SimulatedDevice(tmp_path, clock=lambda: now[0], keep=Keep(days=2, tasks=100_000))
+    token = device.acquire("open", 1, 5)
+    kept = device.task_start(token, "waiting", {})
+    old = [device.acquire(f"old-{number}", 1, 5) for number in range(3)]
+    tasks = [device.task_start(old[0], f"task-{number}", {}) for number in range(STEP + 20)]
+    for each in old:
+        device.release(each)
+    now[0] += 2 * 86_400 - 1
+    device.task_start(token, "on time", {})
+    assert device.task_report(tasks[0]).state is TaskState.CANCELLED
+    now[0] += 2
+    device.task_start(token, "one step", {})
+    with pytest.raises(QtandemError):
+        device.task_report(tasks[0])
+    assert device.task_report(tasks[-1]).state is TaskState.CANCELLED, "not all at once"
+    device.task_start(token, "another step", {})
+    with pytest.raises(QtandemError):
+        device.task_report(tasks[-1])
+    assert device.find_task("waiting") == kept
+    assert device.find_session("open") == token
+    assert device._value("SELECT count(*) FROM sessions") == 1
+
+
+def test_a_device_keeps_its_newest_tasks_and_its_file_stops_growing(tmp_path):
+    device = SimulatedDevice(tmp_path, keep=Keep(days=7, tasks=100))
+    token, sizes = device.acquire("run", 1, 5), []
+    for number in range(600):
+        task = device.task_start(token, f"task-{number}", {})
+        device.claim_task()
+        device.finish_task(task, "x" * 5_000, 1, 0.1)
+        if number in (299, 599):
+            sizes.append((tmp_path / "device.db").stat().st_size)
+    assert device._value("SELECT count(*) FROM tasks") <= 101
+    assert device.task_result(task)
+    assert sizes[1] <= sizes[0] * 1.2
