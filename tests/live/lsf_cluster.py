@@ -110,7 +110,7 @@ class LsfCluster(Cluster):
             words = line.split()
             if not words or not words[0].isdigit():
                 continue
-            element = re.search(r"\[(\d+)\] [A-Z][a-z]{2} +\d+ ", line)
+            element = re.search(r"\[(\d+)\] +[A-Z][a-z]{2} +\d+ ", line)
             name = f"{words[0]}[{element[1]}]" if element else words[0]
             views[name] = _view(name, words[2], words[5], history.get(name, ""), paused)
         for name, view in sorted(views.items(), key=lambda each: _BEHIND.index(each[1].state)):
@@ -127,6 +127,18 @@ class LsfCluster(Cluster):
         text = self.exec(self.control, ["cat", PAUSES]).stdout
         found = json.loads(text) if text else {}
         return {name.rpartition(":")[2]: until for name, (until, _) in found.items()}
+
+    def output(self, job: str, user: str = "alice") -> str:
+        """LSF puts it in its place when it has called the job over."""
+        path = f"/home/{user}/job-{job}.out"
+        there = f"for _ in $(seq 50); do test -e {path} && break; sleep 0.1; done; cat {path}"
+        return self.shell(self.control, there).stdout
+
+    def past_esub(self, user: str) -> dict[str, str]:
+        """Environment of a bsub that calls no esub: LSF takes its helpers from the folder that its caller names."""
+        eauth, folder = f"{self._lsf['LSF_SERVERDIR']}/eauth", f"/home/{user}/helpers"
+        self.shell(self.control, f"mkdir -p {folder}; ln -sf {eauth} {folder}/", user).check()
+        return {"LSF_SERVERDIR": folder}
 
     def wait_begun(self, job: str, user: str = "alice", within: float = 30.0) -> None:
         # The output is in its place at the job's end.

@@ -184,7 +184,7 @@ def test_a_broken_end_hook_leaves_the_release_to_the_reaper(cluster: LsfCluster)
 @pytest.mark.timeout(240)
 def test_two_jobs_that_start_for_one_slot(cluster: LsfCluster) -> None:
     """The count is bypassed, as by a bsub whose esub is its user's own: neither reserves the index."""
-    past = {"LSF_SERVERDIR": "/home/alice/none"}
+    past = cluster.past_esub("alice")
     jobs = all_at_once(2, lambda _: cluster.submit("echo once; sleep 6", args=["-R", "select[qpu_east>=1]"], env=past))
     ended = cluster.wait_ended(jobs, within=150)
     assert {view.outcome for view in ended.values()} == {"completed"}
