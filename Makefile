@@ -6,7 +6,7 @@ RUN    := $(BIN)/python -m
 # Many tests wait for processes that they started: three test processes for two processors.
 UNIT   := -n $(shell expr 3 \* $$(nproc) / 2) --dist loadgroup
 # Clusters mostly wait: test processes, each with one of its own.
-LIVE   := -n 2 --dist loadgroup
+LIVE   := -n 4 --dist loadgroup
 
 .PHONY: all demo test unit live live-unstable soak lint bench demo-slurm docs dist clean
 

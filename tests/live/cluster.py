@@ -86,7 +86,7 @@ class Cluster(abc.ABC):
         self.agents: dict[str, Agent] = {}
         self.devices: Agent
 
-    def up(self, within: float = 90.0) -> Self:
+    def up(self, within: float = 150.0) -> Self:
         """Bring the containers up and wait until jobs can run."""
         self.project.up()
         for host in (self.control, *self.workers):

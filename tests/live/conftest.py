@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             own = getattr(getattr(item, "module", None), "OWN_CLUSTER", False)
             item.add_marker(pytest.mark.xdist_group(f"{manager}-{item.path.stem if own else item.nodeid}"))
             if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(180))
+                item.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.hookimpl(hookwrapper=True)
