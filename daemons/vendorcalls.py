@@ -88,14 +88,22 @@ class VendorCalls:
         return None
 
     async def acquire(self, resource: str, key: str, slots: int) -> str:
-        return str(await self.call(resource, "acquire", key, slots, purpose="execute", uid=self._uid(key)))
+        token = str(await self.call(resource, "acquire", key, slots, purpose="execute", uid=self._uid(key)))
+        if self._anothers(key, token):
+            raise QtandemError("not-available", f"{resource} gave the session of another lease", retry_after=1.0)
+        return token
 
     async def release(self, resource: str, token: str) -> None:
         await self.call(resource, "release", token, purpose="execute", uid=self._holder(resource, token))
 
     async def find_session(self, resource: str, key: str) -> str | None:
         found = await self.call(resource, "find_session", key, purpose="execute", uid=self._uid(key))
-        return None if found is None else str(found)
+        return None if found is None or self._anothers(key, str(found)) else str(found)
+
+    def _anothers(self, lease: str, token: str) -> bool:
+        """Whether another open lease has this session: a vendor without a mark of ours may take one for the other."""
+        leases = self.leases.leases() if self.leases is not None else []
+        return any(each.token == token and each.id != lease for each in leases)
 
     def _uid(self, lease: str) -> int | None:
         found = self.leases.lease(lease) if self.leases is not None else None
