@@ -226,6 +226,10 @@ def _resource(
         return None
     if secrets is None or observing is None or not _owned(build, name, kind, extra):
         return None
+    if kind == "oqtopus" and "bridge_library" not in extra.settings:
+        fix = "Build liboqtopus_py_bridge.so from QRMI's sources and set bridge_library; docs/vendors.md."
+        words = "needs a bridge that is in no package of QRMI's, unless the loader finds it"
+        build.problems.append(Problem(build.path, f"resources.{name}", words, fix, fatal=False))
     timing = build.settings.timing
     simulated = kind == "simulator"
     return Resource(

@@ -28,6 +28,7 @@ USER_KEYS: Mapping[str, tuple[str, ...]] = {
     "ibm-quantum-system": ("QRMI_IBM_QS_IAM_APIKEY", "QRMI_IBM_QS_SERVICE_CRN"),
     "iqm-server": ("QRMI_IQM_ISA_TOKEN",),
     "alice-bob-felis": ("QRMI_AB_FELIS_API_KEY",),
+    "oqtopus": ("QRMI_OQTOPUS_API_TOKEN",),
     "braket": ("aws_access_key_id", "aws_secret_access_key", "s3_bucket"),
 }
 CLOSED: Mapping[Availability, Effect] = MappingProxyType(

@@ -170,6 +170,7 @@ PROVIDERS: dict[str, str] = {
     "alice-bob-felis": "qtandem.core.providers.qrmi.provider:FelisProvider",
     "pasqal-cloud": "qtandem.core.providers.qrmi.provider:PasqalCloudProvider",
     "pasqal-local": "qtandem.core.providers.qrmi.provider:PasqalLocalProvider",
+    "oqtopus": "qtandem.core.providers.qrmi.provider:OqtopusProvider",
 }
 
 # What installs a provider's own client: `pip install 'qtandem[EXTRA]'`.
@@ -183,9 +184,10 @@ EXTRAS: dict[str, str] = {
     "alice-bob-felis": "qrmi",
     "pasqal-cloud": "qrmi",
     "pasqal-local": "qrmi",
+    "oqtopus": "qrmi",
 }
 
-# Types of QRMI 0.26 that load but have no provider yet, and the spellings that were retired.
+# Types of QRMI 0.26, and the spellings that were retired.
 QRMI_TYPES = (
     "ibm-quantum-system",
     "ibm-quantum-compute-service",

@@ -12,7 +12,7 @@ from qtandem.core.facts import Availability, Calibration, Observation
 from qtandem.core.providers.base import Capabilities, ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.combine import observation
 from qtandem.core.providers.passing import Asked
-from qtandem.core.providers.qrmi import felis, iqm, pasqal
+from qtandem.core.providers.qrmi import felis, iqm, oqtopus, pasqal
 from qtandem.core.providers.qrmi.dialects import Dialect
 from qtandem.core.providers.qrmi.gates import FelisGate, IqmGate, PasqalGate
 from qtandem.core.providers.qrmi.wheel import nothing_made
@@ -158,6 +158,13 @@ class PasqalCloudProvider(QrmiProvider):
 
     def forward(self, token: str, asked: Mapping[str, Any]) -> dict[str, object]:
         return self._gate.pass_on(token, Asked(**asked)).wire()
+
+
+class OqtopusProvider(QrmiProvider):
+    capabilities = _capabilities(oqtopus.KIND, logs=False)
+
+    def __init__(self, spec: ProviderSpec) -> None:
+        super().__init__(spec, oqtopus.Oqtopus(spec))
 
 
 class PasqalLocalProvider(QrmiProvider):

@@ -16,6 +16,7 @@ from tests.fakes.vendors.accounts import Account
 from tests.fakes.vendors.braket import MAX_SHOTS as BRAKET_SHOTS
 from tests.fakes.vendors.ibm import MAX_SHOTS
 from tests.fakes.vendors.kit import FakeServer
+from tests.fakes.vendors.oqtopus import job
 
 BELL = """OPENQASM 3.0; include "stdgates.inc"; qubit[2] q; bit[2] c; h q[0]; cx q[0], q[1]; c = measure q;"""
 
@@ -135,7 +136,14 @@ def pasqal_local(folder: Path) -> Rig:
     return _rig(accounts.pasqal_local(), _SEQUENCE, *_BAD_SEQUENCES, state_dir=str(folder))
 
 
+def oqtopus_cloud(folder: Path) -> Rig:
+    bad = [{"job_spec": "{"}, {"job_spec": "[]"}, {"job_spec": "{}"}, {"job_spec": job("garbled")}]
+    other = {"job_spec": {"program": ["x"], "device_id": "another"}}
+    return _rig(accounts.oqtopus_cloud(), {"kind": "oqtopus", "job_spec": job()}, *bad, other, state_dir=str(folder))
+
+
 RIGS = {
+    "oqtopus": oqtopus_cloud,
     "iqm-server": iqm_server,
     "alice-bob-felis": alice_bob_felis,
     "pasqal-cloud": pasqal_cloud,

@@ -14,6 +14,9 @@ from tests.fakes.vendors.ibm import APIKEY, BACKEND, CRN, FakeCompute, FakeSyste
 from tests.fakes.vendors.iqm import TOKEN as IQM_TOKEN
 from tests.fakes.vendors.iqm import FakeIqm
 from tests.fakes.vendors.kit import FakeServer
+from tests.fakes.vendors.oqtopus import DEVICE as OQTOPUS_DEVICE
+from tests.fakes.vendors.oqtopus import TOKEN as OQTOPUS_TOKEN
+from tests.fakes.vendors.oqtopus import FakeOqtopus, bridge_library
 from tests.fakes.vendors.pasqal import CLIENT, DEVICE, PROJECT, SECRET, FakePasqal, FakeWarden, munge_library
 from tests.fakes.vendors.s3 import FakeS3
 
@@ -105,6 +108,18 @@ def pasqal_local() -> Account:
     return Account("pasqal-local", "fresnel_here", settings, (fake,))
 
 
+def oqtopus_cloud() -> Account:
+    fake = FakeOqtopus()
+    settings = {
+        "QRMI_OQTOPUS_URL": fake.url,
+        "QRMI_OQTOPUS_API_TOKEN": OQTOPUS_TOKEN,
+        "bridge_library": bridge_library(),
+        # Any library will do where Python is no library of its own: this bridge needs none.
+        "python_library": bridge_library(),
+    }
+    return Account("oqtopus", OQTOPUS_DEVICE, settings, (fake,))
+
+
 ACCOUNTS: Mapping[str, Callable[[], Account]] = {
     "ibm-quantum-compute-service": ibm_compute,
     "qiskit-runtime-service": ibm_runtime,
@@ -114,6 +129,7 @@ ACCOUNTS: Mapping[str, Callable[[], Account]] = {
     "alice-bob-felis": alice_bob_felis,
     "pasqal-cloud": pasqal_cloud,
     "pasqal-local": pasqal_local,
+    "oqtopus": oqtopus_cloud,
 }
 
 
