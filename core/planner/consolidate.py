@@ -19,6 +19,9 @@ MOVES = 1_500_000
 EXTRAS = (0.015, 0.03, 0.05, 0.1, 0.2, 0.4)
 PROVABLE_ITEMS = 420
 LARGE = 150
+# Sets of nodes that are tried at one cost, each with more of what the one before it lacked: worth it where nodes are
+# partly taken, each its own way, for then the one with most room to spare says little of the others.
+LESSONS = 4
 
 
 @dataclass
@@ -150,18 +153,54 @@ class Consolidation:
         low = self.bound
         while self.cost is not None and self.cost - low > 1 and not (self.proven or self.deadline.expired()):
             middle = (low + self.cost) // 2
-            n = self.master.slackest(middle, 1.0)
-            if n is None or not self._try(n, effort):
+            if not self._level(middle, effort):
                 low = middle
             if self.cost - low < 2e-4 * self.cost:
                 break
 
+    def _level(self, cost: int, effort: float) -> bool:
+        """Try nodes of this cost, and again with more of what the last ones lacked."""
+        wanted: list[tuple[Ints, int]] = []
+        for _ in range(LESSONS if (self.classes.weight == 0).any() else 1):
+            n = self.master.slackest(cost, 1.0, wanted)
+            if n is None:
+                return False
+            packing = self._packed(n, effort)
+            if packing.feasible:
+                return self._take(packing)
+            lesson = self._lesson(n, packing)
+            if lesson is None or self.deadline.expired():
+                return False
+            wanted.append(lesson)
+        return False
+
+    def _lesson(self, n: Ints, packing: Packing) -> tuple[Ints, int] | None:
+        """A row that asks for what overflowed, in the classes where the work on the overfull nodes could go."""
+        if not np.isfinite(packing.overflow):
+            return None
+        c, capacity = self.classes, self.problem.capacity[packing.nodes]
+        load = np.zeros_like(capacity)
+        np.add.at(load, packing.node_of, c.demand)
+        over = np.maximum(0, load - capacity)
+        k = int(np.argmax((over / np.maximum(1, capacity.max(axis=0))).sum(axis=0)))
+        overfull = np.flatnonzero(over[:, k])
+        items = np.isin(packing.node_of, overfull)
+        if not items.any():
+            return None
+        union = c.signatures[c.signature_of[items]].any(axis=0)
+        columns = self.master.columns
+        coefficients = np.where(union[columns.parent], columns.wide.capacity[:, k], 0)
+        return coefficients, int(coefficients @ n) + int(over[:, k].sum())
+
     def _try(self, n: Ints, effort: float) -> bool:
+        packing = self._packed(n, effort)
+        return packing.feasible and self._take(packing)
+
+    def _packed(self, n: Ints, effort: float) -> Packing:
         totals = self.master.columns.totals(n)
         nodes = self.packer.open_nodes(totals)
         layout = self.master.columns.layout(n, nodes)
-        packing = self.packer.pack(nodes, self.deadline, int(MOVES * self.scale * effort), restarts=1, layout=layout)
-        return packing.feasible and self._take(packing)
+        return self.packer.pack(nodes, self.deadline, int(MOVES * self.scale * effort), restarts=1, layout=layout)
 
     def _take(self, packing: Packing) -> bool:
         full = np.full(len(self.problem.demand), -1, dtype=np.int64)

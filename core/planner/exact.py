@@ -20,13 +20,24 @@ MEDIUM = 6000
 FEW_A_NODE = 6
 
 
-def exact(problem: Problem, deadline: Deadline, *, seed: int = 1, workers: int = 1, whole: bool = False) -> Search:
+def exact(
+    problem: Problem,
+    deadline: Deadline,
+    *,
+    seed: int = 1,
+    workers: int = 1,
+    whole: bool = False,
+    start: tuple[Ints, Ints] | None = None,
+) -> Search:
     """Plan within the deadline: never worse than greedy, with a proven bound on admission and on cost.
 
     `whole`: the caller has left out already who cannot be admitted; if not all can be, that is not looked into again.
+    `start` is an assignment that is known to be feasible.
     """
     search = Search(problem, deadline, "exact")
     _baselines(search)
+    if start is not None:
+        search.offer(*start)
     pairs = len(problem.demand) * len(problem.capacity)
     if pairs <= SMALL:
         monolith.refine(search, 0.5 * deadline.left(), workers=workers, seed=seed)
@@ -95,7 +106,7 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
     rolling.empty_nodes(search, pinned)
     fillings = _worthwhile(search, pinned, priced) if coarse else None
     if fillings is not None:
-        share = 0.6 if priced else 0.3 if fillings.templates else 0.85
+        share = 0.6 if priced else 0.3 if fillings.templates else 0.1
         seconds = share * search.deadline.left()
         fillings.improve(seconds, base, bounding=pairing is None, backend=search.backend, seed=seed)
     if priced:
@@ -169,8 +180,10 @@ def _without(search: Search, rejected: Ints, seed: int, workers: int, *, whole: 
         workloads=tuple(instance.workloads[i] for i in kept),
         move_budget=None if instance.move_budget is None else max(0, instance.move_budget - gone),
     )
-    began = search.deadline.spent()
-    other = exact(compile_problem(smaller, p.goal), search.deadline.rest(), seed=seed, workers=workers, whole=whole)
+    began, known = search.deadline.spent(), (search.assign[kept], search.backend[kept])
+    other = exact(
+        compile_problem(smaller, p.goal), search.deadline.rest(), seed=seed, workers=workers, whole=whole, start=known
+    )
     assign, backend = np.full(len(p.demand), -1, dtype=np.int64), np.full(len(p.demand), -1, dtype=np.int64)
     assign[kept], backend[kept] = other.assign, other.backend
     if p.moved(assign) <= p.move_budget:

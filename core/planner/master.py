@@ -12,7 +12,7 @@ bound is exact in integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -144,12 +144,18 @@ class Master:
                 return found, best
         return None, best
 
-    def slackest(self, cost: int, seconds: float) -> Ints | None:
-        """Among the columns that cost at most `cost`, those whose broad cuts have most to spare."""
+    def slackest(self, cost: int, seconds: float, wanted: Sequence[tuple[Ints, int]] = ()) -> Ints | None:
+        """Among the columns that cost at most `cost`, those whose broad cuts have most to spare.
+
+        `wanted` are rows (coefficients, at least) that are no cuts, but experience of what does not pack.
+        """
         limit = self.deadline.part(seconds)
         while not limit.expired():
             model, n = self._model()
             model.add(Sum(n, self.classes.weight.tolist()) <= cost)
+            for coefficients, least in wanted:
+                index = np.flatnonzero(coefficients)
+                model.add(Sum([n[i] for i in index], coefficients[index].tolist()) >= least)
             spare = []
             for coefficients, rhs, broad in self.cuts:
                 if broad:

@@ -84,10 +84,11 @@ def medium(results: list) -> Iterator[Row]:
 
 def large(results: list) -> Iterator[Row]:
     """300 and 1000 nodes."""
-    runs = _runs(results, "unique", 1000, 10000, 30, most=3)
+    runs = _runs(results, "unique", 1000, 10000, 15)
     first = max(r.result.first_s if r.result.first_s is not None else float("inf") for r in runs)
     yield Row("1000/10000: first plan, slowest seed", first, "s", 6.0, kind="required")
-    yield _gap("1000/10000: gap at 15 s, worst", max(r.gap_at(15) for r in runs), 0.01, "required")
+    yield _gap("1000/10000: gap at 15 s, worst", max(r.gap for r in runs), 0.01, "required")
+    runs = _runs(results, "unique", 1000, 10000, 30, most=3)
     yield _gap("1000/10000: gap at 30 s, worst", max(r.gap for r in runs), 0.005, "target")
     runs = _runs(results, "unique", 300, 2500, 10, most=5)
     yield _gap("300/2500: gap at 10 s, worst", max(r.gap for r in runs), 0.01, "target")
@@ -100,7 +101,7 @@ def quick(_: list) -> Iterator[Row]:
     middle, late = bench.lookup_times(1000)
     yield Row("one job on 1000 nodes with backend, p50", 1000 * middle, "ms", 0.2, kind="required")
     yield Row("one job on 1000 nodes with backend, p99", 1000 * late, "ms", 2.0, kind="required")
-    runs = [bench.churn(300, 2500, seed, 0.5) for seed in range(min(SEEDS, 5))]
+    runs = [bench.churn(300, 2500, seed, 0.5) for seed in range(SEEDS)]
     yield Row("3 % churn on 300 nodes, slowest seed", max(r.seconds for r in runs), "s", 0.5, kind="required")
     yield Row("running work moved by it, most", 100 * max(r.moved for r in runs), "%", 5.0, kind="required")
     yield Row("gap after it, median", 100 * statistics.median(r.gap for r in runs), "%")
