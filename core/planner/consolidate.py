@@ -187,7 +187,7 @@ class Consolidation:
         items = np.isin(packing.node_of, overfull)
         if not items.any():
             return None
-        union = c.signatures[c.signature_of[items]].any(axis=0)
+        union: NDArray[np.bool_] = np.logical_or.reduce(c.signatures[c.signature_of[items]])
         columns = self.master.columns
         coefficients = np.where(union[columns.parent], columns.wide.capacity[:, k], 0)
         return coefficients, int(coefficients @ n) + int(over[:, k].sum())
