@@ -24,7 +24,12 @@ def env(
 
     wanted = run or os.environ.get("QTANDEM_RUN", "") or _claimed(os.environ) or around(os.environ)
     if not wanted:
-        raise QtandemError("no-such-run", "This shell is in no job", remedy="Name the job: qtandem env JOB")
+        # A login shell of an interactive job may know nothing of its job.
+        mine = running(as_object(api().get("leases")), os.geteuid())
+        if len(mine) != 1:
+            named = f"qtandem env {' | '.join(mine)}" if mine else "qtandem env JOB"
+            raise QtandemError("no-such-run", "This shell is in no job", remedy=f"Name the job: {named}")
+        [wanted] = mine
     claim = wanted.removeprefix("claim:") if wanted.startswith("claim:") else None
     answer = as_object(
         api().get("runs", wanted, "environment") if claim is None else api().get("claims", claim, "environment")
@@ -34,6 +39,14 @@ def env(
         return
     for line in exports(as_object(answer["env"])):
         print(line)
+
+
+def running(leases: Mapping[str, object], uid: int) -> list[str]:
+    """The runs of this user that hold QPUs now."""
+    rows = leases.get("leases")
+    found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    owners = [str(row.get("owner")) for row in found if row.get("uid") == uid and row.get("state") == "held"]
+    return sorted({owner.removeprefix("run ") for owner in owners if owner.startswith("run ")})
 
 
 def around(environ: Mapping[str, str]) -> str:

@@ -223,8 +223,23 @@ def test_env_knows_the_job_around_it(daemon, qtandem, monkeypatch, variables, ru
 
 
 def test_env_outside_a_job(daemon, qtandem):
+    daemon.routes["GET /leases"] = {"leases": []}
     ran = qtandem("env")
     assert (ran.status, ran.out) == (3, "")
+
+
+def test_env_in_a_shell_that_knows_nothing_of_its_job(daemon, qtandem):
+    def lease(job, others=0, state="held"):
+        uid = os.geteuid() + others
+        return {"id": f"l{job}", "owner": f"run gridengine:lab:{job}.0", "uid": uid, "state": state, "resource": "fez"}
+
+    daemon.routes["GET /leases"] = {"leases": [lease(1, others=77), lease(2, state="released"), lease(3), lease(3)]}
+    daemon.routes["GET /runs/*/environment"] = {"run": "gridengine:lab:3.0", "uid": 0, "env": {"A": "1"}}
+    assert qtandem("env").out == "export A=1\n"
+    daemon.routes["GET /leases"] = {"leases": [lease(3), lease(4)]}
+    ran = qtandem("env")
+    assert (ran.status, ran.out) == (3, "")
+    assert "gridengine:lab:3.0 | gridengine:lab:4.0" in ran.err
 
 
 def test_usage(daemon, qtandem):
