@@ -158,6 +158,9 @@ class Installer:
             "RUNS": str(daemon.runtime_dir / "runs"),
             "HOOKS": str(self.hooks),
             "PYTHON": _python(),
+            "ROOT": self.client.root,
+            "CELL": self.client.cell,
+            "QDEL": self._program("qdel"),
             "SHEPHERDS": self.client.shepherds(),
             "DEADLINE_MS": round(timing.submit_ms),
             "SITE_JSV": self.section.options.get("jsv", ""),
@@ -171,6 +174,9 @@ class Installer:
             "DAEMON_DOWN_S": round(timing.deadman_s) + 10,
             "TOTAL_S": round(2 * max(timing.no_requeue_wait_s, timing.releasing_wait_s)) + 60,
         }
+
+    def _program(self, name: str) -> str:
+        return shutil.which(self.client.argv(name)[0]) or f"/usr/bin/{name}"
 
 
 def _python() -> str:

@@ -14,6 +14,7 @@ import time
 
 # qtandem:settings (written by `qtandem install gridengine`)
 CLUSTER = ""
+HOOKS = "/usr/libexec/qtandem/gridengine"
 SOCKET = "/run/qtandem/qtandem.sock"
 RUNTIME = "/run/qtandem"
 RUNS = "/run/qtandem/runs"
@@ -52,6 +53,8 @@ class Job:
         task = int(values.get("ja_task_id") or 0)
         self.index = task or None
         self.queue = values.get("queue", "")
+        # The command of a qrsh; its starter can tell its user something.
+        self.told = values.get("script_file") == "QRSH" and values.get("starter_method") == HOOKS + "/starter_method"
 
     @property
     def name(self):
@@ -99,22 +102,30 @@ def start(job, clock=time.monotonic, sleep=time.sleep):
                     started(job, answer["run"])
                 return RUN
         except Refused as error:
-            say("job %s is refused: %s" % (job.id, error))
             sleep(REFUSED_PAUSE_S)
-            return give_up(job)
+            give_up(job)
+            return turn_away(job, "the start is refused: %s" % error)
         except (OSError, Deadline) as error:
             if clock() - answered >= DAEMON_DOWN_S:
-                say("job %s cannot start, qtandemd does not answer: %s" % (job.id, error))
-                return AGAIN
+                return turn_away(job, "qtandemd does not answer (%s); try again later" % error)
             sleep(1.0)
             continue
         answered = clock()
         if answer.get("verdict") != "wait":
-            say("job %s does not start: %s" % (job.id, answer.get("message", "")))
-            return AGAIN
+            return turn_away(job, str(answer.get("message", "")))
         sleep(min(max(float(answer.get("retry_after") or 0.0), 0.0), 5.0))
-    say("job %s cannot start: no slot within %d s" % (job.id, TOTAL_S))
-    return give_up(job)
+    give_up(job)
+    return turn_away(job, "no slot within %d s" % TOTAL_S)
+
+
+def turn_away(job, why):
+    """AGAIN, or RUN where there is no again and the starter can say why: it then starts nothing."""
+    say("job %s does not start: %s" % (job.id, why))
+    if not job.told:
+        return AGAIN
+    user = pwd.getpwnam(job.owner)
+    write_environment(job.name, user.pw_uid, user.pw_gid, "QTANDEM_REFUSED=%s\n" % " ".join(why.split()))
+    return RUN
 
 
 def give_up(job):

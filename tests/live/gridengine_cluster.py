@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from qtandem.gridengine import complexes
 from qtandem.gridengine.records import parsed
 from tests.live.cluster import QPUS, Cluster, JobView
 from tests.live.hosts import HostLost, Result, docker
@@ -51,13 +52,23 @@ class GridEngineCluster(Cluster):
         hosts = self.sge(["qhost", "-F", "qpu_east"]).stdout
         queues = self.sge(["qstat", "-f", "-u", "*"]).stdout
         up = [line for line in queues.splitlines() if re.match(r"(main|classical)@", line)]
-        return hosts.count("qpu_east=") == 3 and len(up) == 4 and all(len(line.split()) == 5 for line in up)
+        if hosts.count("qpu_east=") != 1 + len(self.workers) or len(up) != 2 * len(self.workers):
+            return False
+        return all(len(line.split()) == 5 for line in up)
 
     def sge(self, argv: list[str], host: str = "", user: str = "", **options: Any) -> Result:
         options["env"] = {**SGE, **(options.get("env") or {})}
         if not user:
             argv = ["env", *(f"{key}={value}" for key, value in options.pop("env").items()), *argv]
         return self.exec(host or self.control, argv, user, **options)
+
+    def configure(self, **values: str) -> None:
+        """Change the cell's global configuration."""
+        text = self.sge(["qconf", "-sconf"]).check().stdout
+        changed = complexes.edited(text, values)
+        self.shell(self.control, "mkdir -p /root/conf").check()
+        self.exec(self.control, ["tee", "/root/conf/global"], stdin=changed).check()
+        self.sge(["qconf", "-Mconf", "/root/conf/global"]).check()
 
     # ---- jobs
     def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
@@ -176,20 +187,22 @@ class GridEngineCluster(Cluster):
             return dict.fromkeys(left, 0)
         return {name: max(0, value) for name, value in left.items()}
 
+    def hosts_xml(self, *complexes: str) -> Any:
+        """What `qhost -F` shows of these complexes."""
+        return parsed(self.sge(["qhost", "-F", ",".join(complexes), "-xml"], timeout=10).check().stdout)
+
     def _gates(self) -> list[int]:
         """For each host 1 if its sensor lets jobs of QPUs in, else 0."""
-        text = self.sge(["qhost", "-F", "qpu_north", "-xml"], timeout=10).check().stdout
         gates = []
-        for host in parsed(text).iterfind("host"):
+        for host in self.hosts_xml("qpu_north").iterfind("host"):
             values = [value for value in host.iterfind("resourcevalue") if value.get("dominance") == "hl"]
             if host.get("name") != "global":
                 gates.append(0 if any(float(value.text or 0) == 0 for value in values) else 1)
         return gates
 
     def _global(self) -> dict[str, str]:
-        names = ",".join(f"qpu_{name}" for name in QPUS)
-        text = self.sge(["qhost", "-F", names, "-xml"], timeout=10).check().stdout
-        values = parsed(text).iterfind("host[@name='global']/resourcevalue")
+        root = self.hosts_xml(*(f"qpu_{name}" for name in QPUS))
+        values = root.iterfind("host[@name='global']/resourcevalue")
         return {value.get("name", "").removeprefix("qpu_"): value.text or "0" for value in values}
 
     def in_use(self) -> dict[str, int]:

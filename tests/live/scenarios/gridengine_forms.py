@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.live.cluster import Cluster, Measured, all_at_once
+from tests.live.cluster import all_at_once
 from tests.live.gridengine_cluster import GridEngineCluster
 from tests.live.scenarios.crowd import agreed
 
@@ -79,18 +79,6 @@ def test_tasks_of_an_array_have_a_lease_each(cluster: GridEngineCluster) -> None
     assert sorted(said) == [f"gridengine:lab:{job}_{task}.0" for task in (1, 3, 5)]
     acquired = [row for row in cluster.witness("north")[before:] if row["event"] == "acquire"]
     assert len(acquired) == 3
-    agreed(cluster)
-
-
-def test_interactive_jobs_go_the_same_way(cluster: GridEngineCluster) -> None:
-    """Without `-pty no` Grid Engine 8.1.9 sends prolog and epilog a SIGTERM, which on a busy host comes before they can
-    ignore it; that stops a queue, whoever's prolog it is (see gridengine/README.md)."""
-    script = "env; qtandem env | grep -c east_QRMI_JOB_ACQUISITION_TOKEN"
-    command = ["qrsh", "-now", "no", "-pty", "no", "-l", "qpu=east", script]
-    done = cluster.sge(command, user="alice", timeout=60)
-    assert done.status == 0, done.text
-    assert re.search(r"^QTANDEM_RUN=gridengine:lab:\d+\.0\r?$", done.stdout, re.MULTILINE), done.text
-    assert done.stdout.strip().splitlines()[-1].strip() == "1"
     agreed(cluster)
 
 
@@ -182,29 +170,6 @@ def test_two_jobs_that_start_for_one_slot(cluster: GridEngineCluster) -> None:
     agreed(cluster)
 
 
-def test_a_start_that_is_refused_again_and_again_ends_in_a_hold(cluster: GridEngineCluster) -> None:
-    cluster.set("east", fault="401", fault_on="acquire")
-    job = cluster.submit("true", "east")
-    cluster.until(lambda: cluster.job(job), lambda view: view.reason == "JobHeld", 90, f"job {job} is held")
-    assert "qtandem:" in cluster.sge(["qstat", "-j", job]).stdout
-    unharmed(cluster)
-    assert not cluster.leases()
-    cluster.cancel(job)
-
-
-@pytest.mark.timeout(240)
-def test_a_vendor_that_fails_for_a_while_costs_back_offs_only(cluster: GridEngineCluster) -> None:
-    cluster.set("east", fault="500", fault_on="acquire")
-    job = cluster.submit("echo once", "east")
-    cluster.until(lambda: cluster.job(job), lambda view: view.restarts >= 1, 60, "the start was refused")
-    unharmed(cluster)
-    cluster.open("east")
-    assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
-    assert cluster.output(job) == "once\n"
-    unharmed(cluster)
-    agreed(cluster)
-
-
 def test_a_deleted_job_leaves_a_slow_acquire_at_once(cluster: GridEngineCluster) -> None:
     cluster.set("east", latency_s=4.0)
     job = cluster.submit("true", "east", nodes="c1")
@@ -216,51 +181,6 @@ def test_a_deleted_job_leaves_a_slow_acquire_at_once(cluster: GridEngineCluster)
     cluster.open("east")
     unharmed(cluster)
     agreed(cluster)
-
-
-SENSOR = f"pgrep -f '^/bin/sh {HOOKS}/load_sensor'"
-
-
-def _cpu(cluster: Cluster, host: str) -> float:
-    """Seconds of CPU that execd has used."""
-    text = cluster.shell(host, "cat /proc/$(pgrep -o -x sge_execd)/stat").check().stdout
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-@pytest.mark.parametrize("signal", ["KILL", "STOP"])
-def test_a_sensor_that_is_killed_or_stopped(cluster: GridEngineCluster, signal: str, measured: Measured) -> None:
-    cluster.shell("c1", f"kill -{signal} $({SENSOR})").check()
-    cluster.close("east")
-    cluster.wait_sensors({"east": 0}, 2 * REPORT_S)
-    before = _cpu(cluster, "c1")
-    time.sleep(3 * REPORT_S)
-    used = _cpu(cluster, "c1") - before
-    measured(f"gridengine: execd used {used:.2f} s of CPU in {3 * REPORT_S:.0f} s after SIG{signal} to its sensor")
-    assert used < 1.0, "execd is busy"
-    assert "-NA-" not in cluster.sge(["qstat", "-f"]).stdout
-    if signal == "STOP":
-        cluster.shell("c1", f"kill -CONT $({SENSOR})").check()
-    cluster.until(lambda: cluster.shell("c1", SENSOR).stdout.split(), bool, 30, "there is a sensor again")
-    cluster.open("east")
-    job = cluster.submit("true", "east", nodes="c1")
-    assert cluster.wait_state(job, "ended").outcome == "completed"
-
-
-def test_a_host_whose_relay_is_gone_starts_no_job_with_a_qpu(cluster: GridEngineCluster) -> None:
-    cluster.kill("relay", "c1")
-    # The heartbeat's own limit, and two reports.
-    cluster.until(cluster._gates, lambda gates: sorted(gates) == [0, 1], 8 + 2 * REPORT_S + 4, "c1 is closed")
-    job = cluster.submit("hostname", "east")
-    assert cluster.wait_state(job, "ended").outcome == "completed"
-    assert cluster.output(job) == "c2\n"
-    here = cluster.submit("true", "east", nodes="c1")
-    plain = cluster.submit("true", nodes="c1")
-    assert cluster.wait_state(plain, "ended").outcome == "completed"
-    assert cluster.job(here).state == "pending"
-    cluster.start("relay", "c1")
-    assert cluster.wait_state(here, "ended").outcome == "completed"
-    unharmed(cluster)
 
 
 def test_the_check_of_jobs_outlives_the_daemon_and_words_that_it_does_not_know(cluster: GridEngineCluster) -> None:

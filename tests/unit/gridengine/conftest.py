@@ -37,7 +37,7 @@ class Hooks:
             "SITE_JSV": "", "RUNTIME": str(folder), "BEAT": str(folder / "heartbeat.gridengine"), "LIMIT": 5,
             "KNOWN": ("fez", "ibm_x"), "PYTHON": "/bin/false", "HOOKS": str(folder), "RUNS": str(folder / "runs"),
             "SITE": "", "CALL_S": 2, "DAEMON_DOWN_S": 1, "REFUSED_PAUSE_S": 0, "TOTAL_S": 5, "PAUSE": 0,
-            "SHEPHERDS": (),
+            "SHEPHERDS": (), "ROOT": "/sge", "CELL": "cell", "QDEL": str(folder / "qdel"),
         }  # fmt: skip
 
     def write(self, name: str, **values: object) -> Path:

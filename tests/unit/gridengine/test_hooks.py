@@ -98,6 +98,41 @@ def test_a_daemon_that_is_gone_has_the_job_wait(hook: Any, daemon: FakeDaemon) -
     assert hook("epilog") == 0
 
 
+def test_a_command_of_qrsh_is_told_why_it_does_not_start(
+    hook: Any, hooks: Any, daemon: FakeDaemon, spool: Path, starter: Any
+) -> None:
+    config = spool / "config"
+    own = f"script_file=QRSH\nstarter_method={hooks.folder}/starter_method\n"
+    config.write_text(config.read_text() + own)
+    daemon.routes["POST /start"] = {"verdict": "hold", "message": "fez is\nclosed [not-available]"}
+    assert hook("prolog") == 0
+    done = starter("echo ran", JOB_SCRIPT="QRSH", QTANDEM_QPU="1", QTANDEM_REFUSED="mine")
+    assert (done.stdout, done.stderr) == ("", "qtandem: fez is closed [not-available]\n")
+    assert done.returncode == 1
+    config.write_text(config.read_text().replace(own, own.replace("starter_method=/", "starter_method=/site/")))
+    assert hook("prolog") == 99, "a starter that is not ours would start it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the prolog is root's")
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_interactive_job_that_does_not_start_is_deleted(
+    hook: Any, hooks: Any, daemon: FakeDaemon, spool: Path, broken: bool
+) -> None:
+    """Grid Engine would start it again and again, with nobody at the other end."""
+    qdel = hooks.folder / "qdel"
+    qdel.write_text(f'#!/bin/sh\necho "$*" $SGE_ROOT $SGE_CELL $(/usr/bin/id -un) >>{hooks.folder}/deleted\n')
+    qdel.chmod(0o755)
+    config = spool / "config"
+    daemon.routes["POST /start"] = {"verdict": "hold", "message": "no"}
+    if broken:
+        (hooks.folder / "qtandem_gridengine.py").write_text("raise SystemExit(1)\n")
+    assert hook("prolog") == 99
+    assert not (hooks.folder / "deleted").exists()
+    config.write_text(config.read_text() + "script_file=QLOGIN\n")
+    assert hook("prolog") == 99
+    assert (hooks.folder / "deleted").read_text() == f"7 /sge cell {getpass.getuser()}\n"
+
+
 @pytest.mark.parametrize("fault", ["no config", "another job", "no hook"])
 def test_whatever_is_wrong_the_prolog_says_99_and_the_epilog_0(hook: Any, hooks: Any, spool: Path, fault: str) -> None:
     if fault == "no config":
