@@ -119,7 +119,9 @@ class Publisher:
         now, view = self._clock(), self._view()
         if self.health.busy_since is None:
             self.health.busy_since = now
-        wanted = self._retired | sensor_values(view.catalog.resources.values(), view.facts, view.foreign, now)
+        wanted = self._retired | sensor_values(
+            view.catalog.resources.values(), view.facts, view.foreign, now, self.manager.capabilities.attributes
+        )
         whole = now >= self._reassert_at
         values = self._due(wanted, now, whole)
         opening: frozenset[str] = frozenset()

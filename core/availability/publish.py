@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from qtandem.core.availability.attributes import attributes
 from qtandem.core.facts import Fact
 from qtandem.core.managers import SensorValue
 from qtandem.core.resources import Resource
@@ -11,18 +12,24 @@ from qtandem.core.verdicts import closed_slots
 
 
 def sensor_values(
-    resources: Iterable[Resource], facts: Mapping[str, Fact], foreign: Mapping[str, int], now: float
+    resources: Iterable[Resource],
+    facts: Mapping[str, Fact],
+    foreign: Mapping[str, int],
+    now: float,
+    shown: Collection[str] = (),
 ) -> dict[str, SensorValue]:
     """The value of each resource's sensor, by native name.
 
     `foreign` are slots leased by anybody but this manager's own jobs, by resource name: claims and other
-    managers' runs. The manager counts its own jobs itself.
+    managers' runs. The manager counts its own jobs itself. `shown` are the attributes that this manager has.
     """
     values: dict[str, SensorValue] = {}
     for resource in resources:
-        total, closed = closed_slots(resource, facts.get(resource.name), now)
+        fact = facts.get(resource.name)
+        total, closed = closed_slots(resource, fact, now)
         closed = min(total, closed + foreign.get(resource.name, 0))
-        values[resource.native] = SensorValue(resource.native, total, closed)
+        about = attributes(resource, fact, now, shown) if shown else ()
+        values[resource.native] = SensorValue(resource.native, total, closed, about)
     return values
 
 
