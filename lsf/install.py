@@ -345,7 +345,8 @@ class Installer:
             "SITE_ESUB": options.get("esub", ""),
             "PROFILE": self.profile(),
             "DURATIONS": int(self.has_mesub()),
-            "KNOWN": [one.native for one in self._catalog.resources.values()],
+            # Those that the daemon names. LSF_SERVERDIR may be one folder of hosts that are configured unlike.
+            "KNOWN": (),
             "LIMIT": round(timing.deadman_s),
             "TICK": 1,
             "TICKS": fragments.INTERVAL_S,

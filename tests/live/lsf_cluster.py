@@ -145,7 +145,9 @@ class LsfCluster(Cluster):
         self.wait_state(job, "running", within=within)
 
     def cancel(self, job: str, user: str = "root") -> None:
-        self.lsf(["bkill", job], "" if user == "root" else user).check()
+        done = self.lsf(["bkill", job], "" if user == "root" else user)
+        if "already finished" not in done.text:
+            done.check()
 
     def requeue(self, job: str) -> None:
         self.lsf(["brequeue", job]).check()
