@@ -35,6 +35,7 @@ class Rig:
     slow: Callable[[], None]
     payload: Mapping[str, Any]
     bad_payloads: list[Mapping[str, Any]] = field(default_factory=list)
+    servers: tuple[FakeServer, ...] = ()
     close: Callable[[], None] = lambda: None
 
 
@@ -66,6 +67,7 @@ def _rig(account: Account, payload: Mapping[str, Any], *bad: Mapping[str, Any], 
         slow=lambda: setattr(fake, "task_s", 600),
         payload=payload,
         bad_payloads=[payload | each for each in bad],
+        servers=account.servers,
         close=account.close,
     )
 
