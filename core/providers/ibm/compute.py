@@ -183,7 +183,11 @@ class ComputeProvider:
         found = self._ended.get(task)
         if found is None:
             found = self._report(task, self._job(task))
-        return replace(found, usage_s=self.task_usage(task), more=False) if found.more else found
+        if found.more:
+            found = replace(found, usage_s=self.task_usage(task), more=False)
+            if found.usage_s is not None:
+                self._ended.keep(task, found)
+        return found
 
     def task_usage(self, task: str) -> float | None:
         try:
