@@ -27,14 +27,20 @@ class ProtocolError(Exception):
     """What LIM would log, ending the elim."""
 
 
+def _block() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, set(signal.Signals) - {signal.SIGTERM})
+
+
 class Lim:
-    """`values` are the newest; `records` all that were read. `ignores_pipe`: its children ignore SIGPIPE."""
+    """`values` are the newest; `records` all that were read. `ignores_pipe`: its children ignore SIGPIPE;
+    `blocks`: they begin with signals blocked, as those of OpenLava's LIM do."""
 
     def __init__(
         self, elim: Path, resources: str = "", *, one_at_a_time: bool = False, env: Mapping[str, str] | None = None,
-        ignores_pipe: bool = False,
+        ignores_pipe: bool = False, blocks: bool = False,
     ) -> None:  # fmt: skip
         self._elim, self._one, self._more, self._ignores_pipe = elim, one_at_a_time, dict(env or {}), ignores_pipe
+        self._blocks = blocks
         self._resources = resources
         self.values: dict[str, float] = {}
         self.records: list[dict[str, float]] = []
@@ -52,6 +58,7 @@ class Lim:
             start_new_session=True,
             # Python ignores SIGPIPE, and so would what it starts.
             restore_signals=not self._ignores_pipe,
+            preexec_fn=_block if self._blocks else None,
         )
         assert self.process.stdout
         self.out = self.process.stdout.fileno()

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -175,9 +176,10 @@ def daemon() -> Iterator[FakeDaemon]:
     fake.stop()
 
 
-def test_words_are_those_of_the_best_open_qpu(started: Any, hooks: Any, daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("blocks", [False, True])
+def test_words_are_those_of_the_best_open_qpu(started: Any, hooks: Any, daemon: FakeDaemon, blocks: bool) -> None:
     hooks.write("qtandem_lsf.py", SOCKET=str(daemon.path))
-    becomes(started(), {**OPEN, "qpu_qubits": 127, "qpu_queue": 0, "qpu_wait": 90})
+    becomes(started(blocks=blocks), {**OPEN, "qpu_qubits": 127, "qpu_queue": 0, "qpu_wait": 90})
 
 
 @pytest.mark.parametrize(
@@ -271,8 +273,12 @@ def test_the_shell_needs_no_more_than_posix(hooks: Any) -> None:
 
 
 # ---- an elim that is stuck
-def test_an_elim_that_is_stopped_is_ended_so_that_lim_forgets_its_values(hooks: Any, started: Any) -> None:
-    lim = started()
+@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("python", [sys.executable, "/nowhere/python3"])
+def test_an_elim_that_is_stopped_is_ended_so_that_lim_forgets_its_values(
+    hooks: Any, started: Any, blocks: bool, python: str
+) -> None:
+    lim = started(values={"PYTHON": python}, blocks=blocks)
     becomes(lim, OPEN)
     os.kill(lim.process.pid, signal.SIGSTOP)
     assert lim.process.wait(20) == -signal.SIGKILL
@@ -286,8 +292,9 @@ def test_an_elim_that_is_stopped_is_ended_so_that_lim_forgets_its_values(hooks: 
     becomes(lim, OPEN)
 
 
-def test_its_watcher_is_there_again_when_it_was_killed_and_goes_with_it(hooks: Any, started: Any) -> None:
-    lim = started()
+@pytest.mark.parametrize("blocks", [False, True])
+def test_its_watcher_is_there_again_when_it_was_killed_and_goes_with_it(started: Any, blocks: bool) -> None:
+    lim = started(blocks=blocks)
     becomes(lim, OPEN)
 
     def children() -> list[int]:
