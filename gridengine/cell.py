@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step
 from qtandem.core.resources import Catalog, Resource
-from qtandem.gridengine import complexes
+from qtandem.gridengine import complexes, records
 from qtandem.gridengine.manager import Client
+from qtandem.gridengine.records import seconds
 
 ARGUMENTS = "$job_id $job_owner"
 UNSET = ("none", "")
@@ -23,6 +26,7 @@ JSV_NOTE = (
     " all users lose `qalter -l`, `-q`, `-a` and the like on pending jobs. A letter that is added there is checked"
     " by no JSV; keep `l` and `v` out."
 )
+AGAIN_S = 2.0
 # What was made, in the order in which it is taken back.
 ORDER = ("conf", "starter", "zero", "complex", "manager", "was")
 
@@ -41,10 +45,20 @@ class Cell:
     of a manager."""
 
     def __init__(
-        self, client: Client, catalog: Catalog, files: HostFiles, hooks: Path, jsv_user: str, managers: Sequence[str]
+        self,
+        client: Client,
+        catalog: Catalog,
+        files: HostFiles,
+        hooks: Path,
+        jsv_user: str,
+        managers: Sequence[str],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client, self._catalog, self._files = client, catalog, files
         self._hooks, self._jsv_user, self._managers = hooks, jsv_user, managers
+        self._monotonic, self._sleep = monotonic, sleep
 
     def steps(self) -> list[Step]:
         """All that the cell needs, each done or to do; one step that says why where it cannot be asked."""
@@ -225,22 +239,40 @@ class Cell:
 
     # ---- and back
     def undo_steps(self) -> list[Step]:
-        """Take back what was noted as made here, settings first, so that nothing calls what goes after them."""
-        records = [record for record in self._files.manifest.records if record.split()[0] in ORDER]
-        records.sort(key=lambda record: ORDER.index(record.split()[0]))
-        steps, names = [], []
-        for record in records:
-            kind = record.split()[0]
-            if kind == "complex":
-                names.append(record.split()[1])
-            elif kind != "was":
-                title = f"take back {record}"
-                steps.append(
-                    Step(
-                        Change(f"record:{record}", title, ChangeState.TODO),
-                        lambda record=record: self._take_back(record),  # type: ignore[misc]
-                    )
-                )
+        """Take back what was noted as made here, settings first, so that nothing calls what goes after them.
+
+        All of it stays while a job asks for a QPU: without the hooks it would run without one, and Grid Engine does not
+        keep a complex that is asked for.
+        """
+        notes = [record for record in self._files.manifest.records if record.split()[0] in ORDER]
+        names = [record.split()[1] for record in notes if record.startswith("complex ")]
+        asking: list[str] = []
+        if names and self._answers():
+            there = complexes.defined(self._client.run_sync("qconf", "-sc").stdout)
+            names = list(dict.fromkeys([*names, *complexes.families(there)]))
+            said = self._client.run_sync("qstat", "-u", "*", "-s", "prs", "-r", "-xml").stdout
+            asking = records.asking(said, names)
+        steps = self._taken_back(notes, names)
+        if not asking:
+            return steps
+        detail = f"jobs ask for a QPU ({', '.join(asking[:5])}); again when they have ended or were deleted"
+        return [Step(replace(step.change, state=ChangeState.BLOCKED, detail=detail)) for step in steps]
+
+    def _answers(self) -> bool:
+        try:
+            self._client.run_sync("qconf", "-sh")
+        except QtandemError as error:
+            if error.code == "manager-unreachable":
+                return False
+            raise
+        return True
+
+    def _taken_back(self, notes: Sequence[str], names: Sequence[str]) -> list[Step]:
+        steps = []
+        for record in sorted(notes, key=lambda record: ORDER.index(record.split()[0])):
+            if record.split()[0] not in ("complex", "was"):
+                change = Change(f"record:{record}", f"take back {record}", ChangeState.TODO)
+                steps.append(Step(change, lambda record=record: self._take_back(record)))  # type: ignore[misc]
         if names:
             change = Change("record:complexes", f"take back the complexes {', '.join(names)}", ChangeState.TODO)
             steps.append(Step(change, lambda: self._drop_complexes(names)))
@@ -256,7 +288,8 @@ class Cell:
             if shown.get("starter_method") == value:
                 self._client.run_sync("qconf", "-mattr", "queue", "starter_method", "NONE", words[0])
         elif kind == "zero":
-            self._client.run_sync("qconf", "-dattr", words[0], "complex_values", words[2], words[1])
+            values = ",".join(f"{name}=0" for name in words[2].split(","))
+            self._client.run_sync("qconf", "-dattr", words[0], "complex_values", values, words[1])
         elif kind == "manager":
             self._client.run_sync("qconf", "-dm", words[0])
         self._files.forget(record)
@@ -279,16 +312,33 @@ class Cell:
         self._files.forget(before)
 
     def _drop_complexes(self, names: Sequence[str]) -> None:
-        """Complexes that jobs ask for stay: Grid Engine says so."""
         shown = complexes.attributes(self._client.run_sync("qconf", "-se", "global").stdout)
         used = [name for name in names if name in complexes.pairs(shown.get("complex_values", ""))]
         if used:
             self._client.run_sync("qconf", "-dattr", "exechost", "complex_values", ",".join(used), "global")
-        lines = self._client.run_sync("qconf", "-sc").stdout.splitlines()
-        kept = [line for line in lines if not line.split() or line.split()[0] not in names]
-        self._replace("-Mc", "complexes", "\n".join(kept) + "\n")
+        until = self._monotonic() + self._reports_s()
+        while True:
+            try:
+                self._undefine(names)
+                break
+            except CommandError as error:
+                # Hosts report them until their sensors have been stopped, which is with a load report.
+                if "still referenced in host" not in f"{error.stdout} {error.stderr}" or self._monotonic() > until:
+                    raise
+                self._sleep(AGAIN_S)
         for name in names:
             self._files.forget(f"complex {name}")
+
+    def _undefine(self, names: Sequence[str]) -> None:
+        lines = self._client.run_sync("qconf", "-sc").stdout.splitlines()
+        kept = [line for line in lines if not line.split() or line.split()[0] not in names]
+        if len(kept) < len(lines):
+            self._replace("-Mc", "complexes", "\n".join(kept) + "\n")
+
+    def _reports_s(self) -> float:
+        """Two intervals of load reports, and a little."""
+        shown = complexes.attributes(self._client.run_sync("qconf", "-sconf").stdout)
+        return 2 * (seconds(shown.get("load_report_time", "")) or 60) + 15
 
 
 def _blocked(resource: Resource, kind: str, name: str) -> bool:

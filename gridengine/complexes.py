@@ -66,6 +66,14 @@ def defined(text: str) -> set[str]:
     return {line.split()[0] for line in text.splitlines() if line.strip() and not line.startswith("#")}
 
 
+def families(names: Iterable[str]) -> list[str]:
+    """Of the names those that belong to a QPU, known by its three complexes: what the daemon defined by itself."""
+    there = set(names)
+    natives = sorted(one.removeprefix(WAIT) for one in there if one.startswith(WAIT))
+    wanted = [(name(native), QUEUE + native, WAIT + native) for native in natives]
+    return [one for family in wanted if there.issuperset(family) for one in family]
+
+
 def definitions(natives: Iterable[str]) -> dict[str, str]:
     """The lines that `qconf -Mc` needs for users' own words and for each QPU, by name."""
     lines = {REQUEST: "STRING == YES NO NONE 0", SLOTS: "INT <= YES NO 0 0"}

@@ -71,7 +71,7 @@ class Installer:
         return [step.change for step in self._undo_steps()]
 
     def undo(self) -> list[Change]:
-        """Take back what was installed. Complexes stay while they are in use by jobs: Grid Engine says so."""
+        """Take back what was installed; not while a job asks for a QPU."""
         done = run_steps(self.cell.undo_steps())
         return done + run_steps(self._file_removals(after=done))
 

@@ -176,12 +176,16 @@ def _row(element: ElementTree.Element) -> Row:
 
 
 def h_rt(requests: Mapping[str, str]) -> int | None:
-    """The wall-clock limit of a job's own request in seconds (`3600` or `1:0:0`); None for none."""
-    text = requests.get("h_rt", "")
+    """The wall-clock limit of a job's own request in seconds; None for none."""
+    return seconds(requests.get("h_rt", ""))
+
+
+def seconds(text: str) -> int | None:
+    """`3600` or `1:0:0`; None for what is no time."""
     parts = text.split(":")
     if not text or not all(part.isdigit() or not part for part in parts) or len(parts) > 3:
         return None
-    seconds = 0
+    total = 0
     for part in parts:
-        seconds = seconds * 60 + int(part or 0)
-    return seconds
+        total = total * 60 + int(part or 0)
+    return total

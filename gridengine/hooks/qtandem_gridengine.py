@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Grid Engine's calls to qtandem on an execution host: `start` and `end` of a job, and `news` for the load sensor.
+"""Grid Engine's calls to qtandem on an execution host: `start` and `end` of a job, `environment` for a task of a
+parallel one, and `news` for the load sensor.
 
 Runs as `python3 -I` on Python 3.6 with the standard library alone. All addresses are the constants below;
 none comes from the environment, which may carry what a user chose.
@@ -167,21 +168,30 @@ def news():
     return 0
 
 
+def environment(job, task):
+    """Print the variables of a run for the starter of a parallel task, which asks as the job's user."""
+    name = "gridengine:%s:%s%s" % (CLUSTER, job, "_" + task if task.isdigit() else "")
+    sys.stdout.write(environment_lines(call("GET", "/v1/runs/%s/environment" % name).get("env", {}), say))
+    return 0
+
+
 def main(arguments):
     syslog.openlog("qtandem-gridengine")
     verb = arguments[0] if arguments else ""
     if verb == "news":
         return news()
-    if verb not in ("start", "end") or len(arguments) < 3:
-        sys.stderr.write("usage: qtandem_gridengine.py start JOB OWNER | end JOB OWNER | news\n")
+    if verb not in ("start", "end", "environment") or len(arguments) < 3:
+        sys.stderr.write("usage: qtandem_gridengine.py start|end JOB OWNER | environment JOB TASK | news\n")
         return 2
     try:
+        if verb == "environment":
+            return environment(*arguments[1:3])
         job = Job(arguments[1:], os.environ.get("SGE_JOB_SPOOL_DIR", ""))
         if verb == "start":
             return start(job)
         status = os.environ.get("SGE_JOBEXIT_STAT", "")
         return end(job, int(status) if status.isdigit() else None)
-    except (KeyError, ValueError, OSError) as error:
+    except (KeyError, ValueError, OSError, Deadline, Refused) as error:
         say("%s of job %s: %r" % (verb, arguments[1], error))
         return 1
 

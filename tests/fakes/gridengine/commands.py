@@ -36,7 +36,7 @@ def fresh() -> dict[str, Any]:
     queue = {"starter_method": "NONE", "prolog": "NONE", "epilog": "NONE", "complex_values": "NONE"}
     return {
         "complexes": ["arch", "h_rt"], "global": {}, "jobs": {}, "next": 1, "down": False, "log": [], "conf": conf,
-        "queues": {"main": queue, "classical": dict(queue)}, "managers": ["root"],
+        "queues": {"main": queue, "classical": dict(queue)}, "managers": ["root"], "reported": 0,
     }  # fmt: skip
 
 
@@ -54,7 +54,13 @@ def qconf(state: dict[str, Any], arguments: list[str]) -> str:
         return head + "\n".join(lines) + "\n# >#< starts a comment but comments are not saved across edits ---\n"
     if arguments[0] == "-Mc":
         text = Path(arguments[1]).read_text()
-        state["complexes"] = [line.split()[0] for line in text.splitlines() if line and not line.startswith("#")]
+        wanted = [line.split()[0] for line in text.splitlines() if line and not line.startswith("#")]
+        # Hosts report some for a while; what can go goes.
+        held = [name for name in state["complexes"] if name not in wanted] if state["reported"] else []
+        state["reported"] = max(0, state["reported"] - 1)
+        state["complexes"] = wanted + held[:1]
+        if held:
+            raise Failure(f'denied: Complex attribute "{held[0]}" is still referenced in host "c1".\n')
         return ""
     if arguments[:3] == ["-mattr", "exechost", "complex_values"] and arguments[4] == "global":
         for name, value in _pairs(arguments[3]).items():
@@ -84,6 +90,8 @@ def _of_the_cell(state: dict[str, Any], arguments: list[str]) -> str | None:
             return "".join(f"{name}\n" for name in state["queues"])
         case ["-sq", name]:
             return f"qname {name}\n" + _object(state["queues"][name])
+        case ["-sh"]:
+            return "ctl\n"
         case ["-sel"]:
             return ""
         case ["-sm"]:
@@ -95,7 +103,9 @@ def _of_the_cell(state: dict[str, Any], arguments: list[str]) -> str | None:
         case ["-mattr", "queue", key, value, *names]:
             for name in names:
                 state["queues"][name][key] = value
-        case ["-dattr", "queue", "complex_values", _, name]:
+        case ["-dattr", "queue", "complex_values", values, name]:
+            if not all("=" in value for value in values.split(",")):
+                raise Failure(f'error parsing value "{values}"\n')
             state["queues"][name]["complex_values"] = "NONE"
         case ["-dattr", "exechost", "complex_values", names, "global"]:
             for name in names.split(","):

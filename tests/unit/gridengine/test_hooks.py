@@ -207,6 +207,24 @@ def test_the_sites_own_starter_is_called_in_the_end(hooks: Any, starter: Any) ->
     assert starter("job", "x", QTANDEM_QPU="1").stdout == "site a b'\"$HOME`id` job x\n"
 
 
+def test_a_task_of_a_parallel_job_asks_for_its_environment_where_no_prolog_ran(
+    starter: Any, hooks: Any, daemon: FakeDaemon
+) -> None:
+    hooks.values |= {"SOCKET": str(daemon.path), "PYTHON": sys.executable}
+    hooks.write("qtandem_gridengine.py")
+    hooks.write("starter_method")
+    variables = {"QTANDEM_RUN": "r", "fez_KEY": "a * b'\"$HOME`id`"}
+    daemon.routes["GET /runs/*/environment"] = {"run": "r", "uid": os.getuid(), "env": variables}
+    task = {"JOB_ID": "8", "SGE_JOB_SPOOL_DIR": "/spool/active_jobs/8.1/1.c2", "QTANDEM_QPU": "1", **UNIX}
+    done = starter("/bin/sh", "-c", 'echo "$fez_KEY" "$1"', "x", "a  b", **task)
+    assert done.stdout == "a * b'\"$HOME`id` a  b\n", done.stderr
+    starter("/bin/true", **{**task, "SGE_TASK_ID": "3"})
+    asked = [call.path for call in daemon.calls]
+    assert asked == [f"/runs/gridengine:lab:8{task}/environment" for task in ("", "_3")]
+    daemon.stop()
+    assert starter("/bin/true", **task).returncode == 1
+
+
 # ---- load sensor
 class Sensor:
     def __init__(self, path: Path) -> None:

@@ -106,6 +106,36 @@ def test_an_installation_is_made_once_and_taken_back_to_the_letter(site: Site) -
     assert not site.manifest().exists()
 
 
+def test_what_the_daemon_defined_later_goes_too(site: Site) -> None:
+    before = site.objects()
+    site.install()
+    state = site.cell.read()
+    state["complexes"] += ["qpu_late", "qpu_queue_late", "qpu_wait_late", "qpu_wait_theirs"]
+    state["global"] = {"qpu_late": "1", "qpu_fez": "0"}
+    site.cell.write(state)
+    site.installer().undo()
+    assert site.objects() == {**before, "complexes": [*before["complexes"], "qpu_wait_theirs"]}
+
+
+@pytest.mark.parametrize("looks", [3, 99])
+def test_complexes_go_when_no_host_reports_them_any_more(
+    site: Site, monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    site.install()
+    site.cell.write({**site.cell.read(), "reported": looks})
+    installer, now = site.installer(), [0.0]
+    monkeypatch.setattr(installer.cell, "_monotonic", lambda: now[0])
+    monkeypatch.setattr(installer.cell, "_sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    failed = [change for change in installer.undo() if change.state is ChangeState.FAILED]
+    assert len(failed) == (looks == 99)
+    assert 4 <= now[0] <= 140
+    if failed:
+        assert "still referenced in host" in failed[0].detail
+        site.cell.write({**site.cell.read(), "reported": 0})
+        assert {change.state for change in site.installer().undo()} == {ChangeState.DONE}
+    assert site.cell.read()["complexes"] == ["arch", "h_rt"]
+
+
 def test_what_the_site_has_is_left_and_told(site: Site) -> None:
     state = site.cell.read()
     state["conf"] |= {"prolog": "/site/prolog", "load_sensor": "/site/sensor", "execd_params": "KEEP_ACTIVE=true"}
@@ -152,10 +182,14 @@ def test_files_of_a_host_stay_while_the_cell_or_a_job_needs_them(site: Site) -> 
     assert "first, on the host of qmaster" in why
     assert {change.state for change in node.undo()} == {ChangeState.BLOCKED}
 
+    asking = site.cell.submit("qpu_fez=1")
+    [why] = {step.change.detail for step in site.installer().cell.undo_steps()}
+    assert f"({asking})" in why
+    site.cell.become(asking, "")
     for step in site.installer().cell.undo_steps():
         assert step.act is not None
         step.act()
-    number = site.cell.submit("qpu_fez=1")
+    number = site.cell.submit("arch=lx*")
     site.cell.become(number, "r")
     [why] = {change.detail for change in node.removals()}
     assert f"({number})" in why

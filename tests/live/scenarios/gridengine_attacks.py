@@ -1,0 +1,166 @@
+"""What a user may try on Grid Engine: traps for root's hooks, another run's state, words in another's mouth."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tests.live.cluster import all_at_once
+from tests.live.gridengine_cluster import GridEngineCluster
+from tests.live.scenarios.crowd import agreed
+from tests.live.scenarios.gridengine_forms import unharmed
+
+MANAGERS = ("gridengine",)
+RUNS = "/run/qtandem/runs"
+
+WATCH = """
+import os, sys, time
+seen, end = set(), time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    for place in ("/tmp", "/var/tmp", "/dev/shm"):
+        for entry in os.scandir(place):
+            try:
+                seen.add((entry.stat(follow_symlinks=False).st_uid, entry.path))
+            except OSError:
+                pass
+    time.sleep(0.001)
+print("\\n".join(f"{uid} {path}" for uid, path in sorted(seen)))
+"""
+
+
+def test_hooks_leave_nothing_in_folders_that_all_write_to(cluster: GridEngineCluster) -> None:
+    """Looked at every millisecond, while jobs start and end; a job's own TMPDIR is execd's."""
+    found: dict[str, list[str]] = {}
+
+    def watch(host: str) -> None:
+        said = cluster.exec(host, ["python3", "-c", WATCH, "14"], timeout=40).check().stdout
+        found[host] = said.splitlines()
+
+    threads = [threading.Thread(target=watch, args=(host,)) for host in (cluster.control, *cluster.workers)]
+    for thread in threads:
+        thread.start()
+    jobs = all_at_once(6, lambda number: cluster.submit("true", ("north", "east", "south")[number % 3]))
+    cluster.wait_ended(jobs, within=60)
+    for thread in threads:
+        thread.join()
+    privileged = {
+        host: cluster.shell(host, "for u in root sgeadmin qtandem qtandem-publisher; do id -u $u; done").stdout.split()
+        for host in found
+    }
+    for host, lines in found.items():
+        entries = [line.split(None, 1) for line in lines if line]
+        theirs = [path for uid, path in entries if uid in privileged[host]]
+        names = [path for path in theirs if not path.endswith((".main", ".classical"))]
+        assert [path for path in names if "qtandem" in path.lower() or "complexes" in path] == []
+
+
+def test_links_in_the_way_of_a_run_are_not_followed(cluster: GridEngineCluster) -> None:
+    """The next job's number is no secret, but nobody can write where root will."""
+    last = int(cluster.submit("true"))
+    for attempt in (
+        f"mkdir {RUNS}/gridengine-{last + 1}",
+        f"ln -s /home/bob/stolen {RUNS}/gridengine-{last + 1}",
+        f"mv {RUNS} {RUNS}.away",
+        "rm -f /run/qtandem/heartbeat.gridengine",
+        "echo qpu_queue_east 0 >/run/qtandem/gridengine.news",
+        "ln -sf /home/bob/names /run/qtandem/names",
+    ):
+        assert cluster.shell("c1", attempt, "bob").status != 0, attempt
+    job = cluster.submit("echo $QRMI_JOB_QPU_RESOURCES", "east", nodes="c1")
+    assert cluster.wait_state(job, "ended").outcome == "completed"
+    assert cluster.output(job) == "east\n"
+
+
+def test_what_a_run_left_behind_is_not_the_next_ones_with_its_number(cluster: GridEngineCluster) -> None:
+    """Numbers come round again, and a host that fell over keeps what it had."""
+    last = int(cluster.submit("true"))
+    for ahead in range(1, 4):
+        place = f"{RUNS}/gridengine-{last + ahead}"
+        old = f"mkdir -m 711 {place}; echo QTANDEM_RUN=stale >{place}/environment; ln -s /etc {place}/etc"
+        cluster.shell("c1", f"{old}; chown -R bob {place}").check()
+    job = cluster.submit("echo $QTANDEM_RUN; sleep 4", "east", nodes="c1")
+    cluster.until(lambda: cluster.output(job), bool, 30, "it runs")
+    assert "Permission denied" in cluster.shell("c1", f"cat {RUNS}/gridengine-{job}/environment", "bob").text
+    assert cluster.wait_state(job, "ended").outcome == "completed"
+    assert cluster.output(job) == f"gridengine:lab:{job}.0\n"
+    assert cluster.shell("c1", "ls /etc/passwd").status == 0
+    cluster.shell("c1", f"rm -rf {RUNS}/gridengine-*").check()
+    agreed(cluster)
+
+
+def test_a_jobs_user_can_neither_change_nor_fill_what_root_leaves_on_its_host(cluster: GridEngineCluster) -> None:
+    job = cluster.submit("sleep 60", "east", nodes="c1")
+    cluster.wait_begun(job)
+    folder = f"{RUNS}/gridengine-{job}"
+    assert "QRMI_JOB_QPU_RESOURCES=east" in cluster.shell("c1", f"cat {folder}/environment", "alice").check().stdout
+    for command in (
+        f"echo X=1 >>{folder}/environment", f"truncate -s 1G {folder}/environment", f"rm -f {folder}/environment",
+        f"touch {folder}/more", f"chmod 777 {folder}", f"mv {folder} {RUNS}/gridengine-{int(job) + 1}",
+    ):  # fmt: skip
+        assert cluster.shell("c1", command, "alice").status != 0, command
+    cluster.cancel(job)
+    cluster.wait_state(job, "ended")
+    cluster.until(lambda: cluster.shell("c1", f"ls -d {folder}").status, lambda status: status != 0, 10, "it is gone")
+    agreed(cluster)
+
+
+def test_a_job_that_writes_into_its_own_spool_harms_itself_alone(cluster: GridEngineCluster) -> None:
+    """Grid Engine gives the job's user the shepherd's record of it, which the prolog reads for a deletion."""
+    other = cluster.submit("sleep 20; echo fine", "south", user="bob", nodes="c1")
+    script = (
+        "d=$SGE_JOB_SPOOL_DIR; ls -ld $d; echo 'queued signal KILL' >>$d/trace\n"
+        "for f in config environment pe_hostfile; do echo evil=1 >>$d/$f; ln -sf /etc/passwd $d/$f; done\n"
+        "touch $d/qtandem; exit 0\n"
+    )
+    job = cluster.submit(script, "east", nodes="c1")
+    cluster.wait_state(job, "ended")
+    assert cluster.wait_state(other, "ended", within=60).outcome == "completed"
+    assert cluster.output(other, "bob") == "fine\n"
+    unharmed(cluster)
+    agreed(cluster)
+
+
+def test_a_submission_cannot_speak_for_another(cluster: GridEngineCluster) -> None:
+    """What a client-side script, variable or context says counts for nothing; nor does a copy of a job."""
+    claims = ["-v", "QTANDEM_QPU=1,USER=alice,LOGNAME=alice,SGE_O_LOGNAME=alice", "-ac", "qtandem_lease=stolen"]
+    done = cluster.try_submit("true", "physics_only", "bob", args=claims)
+    assert done.status != 0
+    assert "bob" in done.text
+    for forged in ("qpu_physics_only=1", "qpu_physics_only=1,qpu=physics_only"):
+        assert cluster.try_submit("true", user="bob", args=["-l", forged]).status != 0
+    mine = cluster.submit("sleep 30", "physics_only")
+    copy = cluster.sge(["qresub", mine], user="bob")
+    assert copy.status != 0, copy.text
+    cluster.cancel(mine)
+
+
+def test_a_client_side_jsv_takes_no_check_away(cluster: GridEngineCluster) -> None:
+    evil = (
+        "#!/bin/sh\nwhile read w r; do case $w in START) echo STARTED;; BEGIN) echo 'PARAM l_hard qpu_physics_only=1'; "
+    )
+    evil += "echo 'ENV ADD QTANDEM_QPU 1'; echo 'RESULT STATE CORRECT';; QUIT) exit;; esac; done\n"
+    cluster.exec(cluster.control, ["tee", "/home/bob/jsv.sh"], "bob", stdin=evil).check()
+    cluster.exec(cluster.control, ["chmod", "755", "/home/bob/jsv.sh"], "bob").check()
+    done = cluster.try_submit("true", user="bob", args=["-jsv", "/home/bob/jsv.sh"])
+    assert done.status != 0
+    assert "bob" in done.text
+
+
+@pytest.mark.parametrize("kind", ["start", "end"])
+def test_users_report_no_starts_and_ends(cluster: GridEngineCluster, kind: str) -> None:
+    job = cluster.submit("sleep 60", "east", nodes="c1")
+    cluster.wait_begun(job)
+    body = {"manager": "gridengine", "cluster": "lab", "job": job, **({"uid": 2001} if kind == "start" else {})}
+    for host in (cluster.control, "c1", "c2"):
+        for user in ("alice", "bob"):
+            status, answer = cluster.api(f"/v1/{kind}", host, user, "POST", body)
+            assert status in (403, 404), f"{host} {user}: {status} {answer}"
+    status, _ = cluster.api(f"/v1/{kind}", "c2", "", "POST", body)
+    assert status in (403, 404), "root of a host that the job is not on"
+    assert len(cluster.leases()) == 1
+    time.sleep(0.5)
+    assert cluster.job(job).state == "running"
+    cluster.cancel(job)
+    agreed(cluster)
