@@ -52,7 +52,7 @@ async def start(request: web.Request) -> web.Response:
     manager = context.manager(call.manager, call.cluster)
     job = _job(manager, call.job, call.index)
     if manager.capabilities.hooks_on_nodes:
-        run, grants = await context.reported.start(manager, job, request[CALLER])
+        run, grants = await context.reported.start(manager, job, request[CALLER], call.attempt)
         return await _start(request, manager, run, grants)
     context.authority.require(Event.START, request[CALLER], manager=call.manager)
     return await _start(request, manager, await _run(job, call), manager.read_native(call.native))

@@ -126,6 +126,8 @@ class Lifecycle:
             self._check_reach(run, grants)
             self._check_open(run, grants)
             limit_s = RESERVE_PART * self._context.settings.timing.submit_ms / 1000
+            # From here on there is something that its end has to end, whether it starts or not.
+            self._note_attempt(run.id)
             await asyncio.wait_for(self._context.leases.reserve(run, grants), limit_s)
         except TimeoutError:
             return StartAnswer(verdict="admit", run=name, message="its slots are still being taken")

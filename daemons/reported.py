@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.leases.model import run_owner
 from qtandem.core.managers import Grant, Job, JobState, Manager
 from qtandem.core.runs import JobId, Run
 from qtandem.daemons.authority import ROOT, Caller, Event
@@ -27,13 +28,22 @@ class Reported:
     _last: dict[JobId, int] = field(default_factory=dict)
     _questions: Questions = field(default_factory=Questions)
 
-    async def start(self, manager: Manager, job: JobId, caller: Caller) -> tuple[Run, tuple[Grant, ...]]:
-        """The run that a node reports the start of, and what the manager granted it."""
+    async def start(self, manager: Manager, job: JobId, caller: Caller, told: int = 0) -> tuple[Run, tuple[Grant, ...]]:
+        """The run that a node reports the start of, and what the manager granted it.
+
+        A manager that gives no answer now may have had the run's slots reserved, and has said then who runs where:
+        the attempt that the node has `told` must be that one.
+        """
         self._require_reporter(manager, caller)
-        if self.context.authority.is_service(caller, manager.name):
-            found = (await manager.jobs([job]))[job]
-        else:
-            found = await self._questions.job(manager, job, caller.host)
+        try:
+            found = await self._found(manager, job, caller)
+        except QtandemError as error:
+            run = self.context.leases.run(job.run(told)) if manager.capabilities.attempts else None
+            if error.code != "manager-unreachable" or run is None:
+                raise
+            self._require(Event.START, manager, caller, run.uid, run.nodes)
+            leases = self.context.leases.leases_of(run_owner(run.id))
+            return run, tuple(Grant(lease.resource, lease.slots) for lease in leases)
         if found is None or found.state in (JobState.PENDING, JobState.ENDED):
             raise QtandemError("manager-unreachable", f"{job} has not started, says {manager.name}", retry_after=1.0)
         self._require(Event.START, manager, caller, found.uid, found.nodes)
@@ -51,6 +61,11 @@ class Reported:
             can_requeue=found.can_requeue,
         )
         return run, found.grants
+
+    async def _found(self, manager: Manager, job: JobId, caller: Caller) -> Job | None:
+        if self.context.authority.is_service(caller, manager.name):
+            return (await manager.jobs([job]))[job]
+        return await self._questions.job(manager, job, caller.host)
 
     async def end(
         self, manager: Manager, job: JobId, caller: Caller, attempt: int | None, exit_code: int | None

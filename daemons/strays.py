@@ -16,6 +16,8 @@ from qtandem.daemons.logs import log
 LOOK_S = 20.0
 # A manager may call a job running some time before its hooks have been asked.
 GRACE_S = 60.0
+# One that cannot be held may cost the manager its whole time-out at each try.
+AGAIN_S = 600.0
 COMMENT = "qtandem: the job ran without its QPU, since the hooks of its host were not asked; admins: qtandem doctor"
 
 
@@ -71,6 +73,7 @@ class Strays:
         try:
             await manager.hold(job.id, COMMENT)
         except QtandemError as error:
+            self._since[run] = self._context.clock() + AGAIN_S - self._grace_s
             log("strays").warning("it could not be held", run=str(run), why=error.one_line())
         else:
             self._done.add(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -173,8 +174,8 @@ def preempting(cluster: PbsCluster, order: str) -> Iterator[None]:
 
 
 def all_of_a_host(cluster: PbsCluster) -> int:
-    told = cluster.pbs(["pbsnodes", "c1", "-F", "json"]).check().stdout
-    return int(told.partition('"ncpus":')[2].partition(",")[0].strip())
+    told = cluster.pbs(["pbsnodes", "-a", "-F", "json"]).check().stdout
+    return int(json.loads(told)["nodes"]["c1"]["resources_available"]["ncpus"])
 
 
 def test_preempted_by_requeue(cluster: PbsCluster) -> None:

@@ -50,7 +50,7 @@ def test_refused_again_and_again_it_is_held_with_the_reason(cluster: PbsCluster,
     measured(f"pbs: held after {runs(cluster, job)} runs and {time.monotonic() - began:.0f} s")
     assert view.comment.startswith("qtandem: The simulator answered 500")
     assert runs(cluster, job) == 5
-    assert not cluster.leases()
+    cluster.wait_no_leases()
     cluster.open("east")
     assert cluster.pbs(["qrls", "-h", "s", job], "alice").status != 0
     cluster.pbs(["qrls", "-h", "s", job]).check()

@@ -341,6 +341,16 @@ async def test_a_refused_start_is_not_reserved_for_before_its_time(house: House,
     assert (await reserve(house, "2")).verdict == "admit"
 
 
+async def test_a_reservation_whose_run_never_starts_is_ended_by_its_end(house: House) -> None:
+    job = house.manager.id("1")
+    assert (await start(house, "1", attempt=1)).verdict == "admit"
+    assert await house.lifecycle.end(job, 1, "requeued") == 1
+    while (await reserve(house, "1", attempt=2)).verdict != "admit" or not house.leases.leased("fez"):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert await house.lifecycle.end(job, 2, "deleted before it began") == 1
+    assert house.leases.leased("fez") == 0
+
+
 async def test_a_job_that_is_to_be_held_is_not_reserved_for_before_the_hold_is_there(
     house: House, eventually: Callable
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Observation
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities
-from qtandem.core.runs import JobId
+from qtandem.core.runs import JobId, Run
 from qtandem.core.wire import StartAnswer
 from qtandem.daemons.authority import Caller
 from tests.fakes.house import House
@@ -142,3 +142,18 @@ async def test_a_job_that_the_manager_has_not_started_is_asked_again(house: Hous
     with pytest.raises(QtandemError) as caught:
         await begin(house, job)
     assert caught.value.retryable
+
+
+async def test_a_run_that_was_reserved_for_starts_while_the_manager_is_away(house: House) -> None:
+    """The server of PBS may die between the moment in which it sends a job and the one in which it begins."""
+    house.manager.capabilities = ManagerCapabilities(hooks_on_nodes=True)
+    job = house.manager.id("1")
+    run = Run(job.run(2), uid=1000, user="ann", nodes=("c1",))
+    assert (await house.lifecycle.reserve(house.manager, run, [Grant("torino")])).verdict == "admit"
+    house.manager.unreachable = True
+    reported = house.context.reported
+    for caller, told in ((ROOT_C2, 2), (USER_C1, 2), (ROOT_C1, 1), (ROOT_C1, 3)):
+        with pytest.raises(QtandemError):
+            await reported.start(house.manager, job, caller, told)
+    assert await reported.start(house.manager, job, ROOT_C1, 2) == (run, (Grant("torino"),))
+    assert (await house.lifecycle.start(house.manager, run, [Grant("torino")])).verdict == "admit"
