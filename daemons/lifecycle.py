@@ -32,6 +32,8 @@ END_CALL_S = 8.0
 ATTEMPTS = 10_000
 AGAIN_S = 5.0
 ALTERED_S = 1.0
+# The host of a run still clears it away when its end is known, and a next run that comes there meanwhile goes with it.
+CLEARED_S = 5.0
 # A reservation is asked for by a manager that does nothing else meanwhile: it is answered within this part of the
 # hook's deadline, and made all the same if it takes longer.
 RESERVE_PART = 0.75
@@ -56,6 +58,7 @@ class Lifecycle:
         self._not_before: dict[JobId, float] = {}
         self._attempts: dict[JobId, int] = {}
         self._altered: dict[str, set[str]] = {}
+        self._ended: dict[JobId, float] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.reap: asyncio.Event = asyncio.Event()
 
@@ -118,6 +121,9 @@ class Lifecycle:
         left = self._not_before.get(run.id.job, 0.0) - now
         if left > 0:
             return _later(name, "slots-busy", "its last start was refused", left)
+        left = self._ended.get(run.id.job, 0.0) + CLEARED_S - now
+        if left > 0:
+            return _later(name, "slots-busy", "its last run has just ended", left)
         unseen = [grant.resource for grant in grants if grant.resource not in self._context.observer.facts]
         if unseen:
             self._context.observer.nudge(unseen)
@@ -143,6 +149,8 @@ class Lifecycle:
     async def end(self, job: JobId, attempt: int | None, reason: str, exit_code: int | None = None) -> int:
         """End the job's open runs (up to the attempt); returns how many. Releasing goes on if it is slow."""
         attempt = await self._seen(job, attempt)
+        now = self._context.clock()
+        self._ended = {each: at for each, at in self._ended.items() if now - at < CLEARED_S} | {job: now}
         for run in [run for run in self._starts if _meant(run, job, attempt)]:
             self._starts.pop(run).task.cancel()
         ending = self._spawn(self._end(job, attempt, reason, exit_code))

@@ -26,6 +26,7 @@ PAUSED = Observation(availability=Availability.PAUSED, reason="calibrating")
 @pytest.fixture
 async def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[House]:
     monkeypatch.setattr(refusals, "ASK_S", 0.01)
+    monkeypatch.setattr(lifecycle, "CLEARED_S", 0.0)
     private = Resource("private", "simulator", "private", access=Access(frozenset({"bob"})), poll_s=0.05)
     async with House(
         tmp_path,
@@ -361,6 +362,21 @@ async def test_a_job_that_is_to_be_held_is_not_reserved_for_before_the_hold_is_t
     await see(house, "fez", Observation(availability=Availability.ONLINE), eventually)
     again = await reserve(house, "1", attempt=4)
     assert (again.verdict, again.retry_after > 0.0) == ("hold", True)
+
+
+async def test_a_run_is_not_reserved_for_while_the_last_one_is_cleared_away(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "CLEARED_S", 0.4)
+    await start(house, "1", attempt=1)
+    await house.lifecycle.end(house.manager.id("1"), 1, "requeued")
+    answer = await reserve(house, "1", attempt=2)
+    assert (answer.verdict, 0.0 < answer.retry_after <= 0.4) == ("hold", True)
+    assert (await reserve(house, "2")).verdict == "admit", "others need not wait"
+    await house.lifecycle.end(house.manager.id("2"), 1, "deleted")
+    await asyncio.sleep(0.5)
+    assert (await reserve(house, "1", attempt=2)).verdict == "admit"
+    assert house.manager.delays == house.manager.held == {}
 
 
 async def test_a_reservation_never_waits_for_a_slot(house: House) -> None:
