@@ -64,7 +64,7 @@ def parse_names(text: str) -> tuple[NameRow, ...]:
 def read_names(runtime_dir: Path) -> tuple[NameRow, ...]:
     """The mirrored names; none when they were never mirrored."""
     try:
-        return parse_names((runtime_dir / NAMES).read_text())
+        return parse_names((runtime_dir / NAMES).read_text(errors="replace"))
     except FileNotFoundError:
         return ()
 
@@ -74,7 +74,7 @@ def write_names(runtime_dir: Path, text: str) -> None:
     parse_names(text)
     path = runtime_dir / NAMES
     with suppress(FileNotFoundError):
-        if path.read_text() == text:
+        if path.read_bytes() == text.encode():
             return
     write_atomic(path, text.encode())
 
@@ -100,7 +100,7 @@ def write_sensors(runtime_dir: Path, manager: str, values: Mapping[str, int]) ->
         raise QtandemError("bad-request", f"The sensors of {manager} have another form")
     text = "".join(f"{native} {value}\n" for native, value in sorted(values.items()))
     with suppress(FileNotFoundError):
-        if not values or path.read_text() == text:
+        if not values or path.read_bytes() == text.encode():
             return
     write_atomic(path, text.encode())
 

@@ -53,6 +53,18 @@ def test_what_is_no_list_of_names_does_not_replace_one(tmp_path, text):
     assert (tmp_path / NAMES).read_text() == TEXT
 
 
+def test_files_that_are_no_text_are_replaced(tmp_path):
+    """As a broken disk leaves them: a relay that stumbled here would do so at each start."""
+    for name in ("names", "sensors.lsf"):
+        (tmp_path / name).write_bytes(b"\xff\x00\t\xfe")
+    with pytest.raises(QtandemError):
+        read_names(tmp_path)
+    write_names(tmp_path, TEXT)
+    write_sensors(tmp_path, "lsf", {"fez": 1})
+    assert read_names(tmp_path)[0].name == "ibm_fez"
+    assert (tmp_path / "sensors.lsf").read_text() == "fez 1\n"
+
+
 def test_no_names_were_mirrored(tmp_path):
     assert read_names(tmp_path) == ()
     assert parse_names("") == ()
