@@ -53,7 +53,7 @@ def test_a_step_of_a_thousand_tasks_calls_nobody(cluster: Cluster) -> None:
     """A task's environment comes from its node's file: it is there although the relay and the daemon are dead."""
     script = (
         "touch $HOME/begun; while [ ! -e $HOME/go ]; do sleep 0.2; done\n"
-        "for i in $(seq 20); do srun --quiet -n50 --overcommit sh -c 'echo $QRMI_JOB_QPU_RESOURCES'; done | sort | uniq -c"
+        "for i in $(seq 20); do srun -Qn50 --overcommit sh -c 'echo $QRMI_JOB_QPU_RESOURCES'; done | sort | uniq -c"
     )
     before = len(cluster.witness("east"))
     cluster.shell(cluster.control, "rm -f begun go", "alice")
