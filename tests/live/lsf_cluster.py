@@ -65,11 +65,11 @@ class LsfCluster(Cluster):
     def lsf(self, argv: list[str], user: str = "", host: str = "", **options: Any) -> Result:
         """One of LSF's commands, which wait for ever for a daemon that is not there."""
         options.setdefault("timeout", 20)
+        # By `env`, so that what becomes the user does not take a hostile environment itself.
         env = {**self._lsf, **(options.pop("env", None) or {})}
-        argv = [f"{self._lsf['LSF_BINDIR']}/{argv[0]}", *argv[1:]]
-        if user:
-            return self.exec(host or self.control, argv, user, env=env, **options)
-        return self.exec(host or self.control, ["env", *(f"{k}={v}" for k, v in env.items()), *argv], **options)
+        given = [f"{name}={value}" for name, value in env.items()]
+        program = f"{self._lsf['LSF_BINDIR']}/{argv[0]}"
+        return self.exec(host or self.control, ["/usr/bin/env", *given, program, *argv[1:]], user, **options)
 
     # ---- jobs
     def try_submit(self, script: str, qpu: str = "", user: str = "alice", **options: Any) -> Result:
@@ -256,6 +256,9 @@ def _each_job(text: str) -> Iterator[tuple[str, str]]:
 
 def _view(name: str, word: str, place: str, told: str, paused: Mapping[str, float]) -> JobView:
     state = _STATES.get(word, "running")
+    if word == "EXIT" and told.rfind("Signal <REQUEUE_PEND>") > told.rfind(": Pending"):
+        # brequeue ends it first, and puts it back some seconds later.
+        state = "ending"
     starts = re.findall(r": Dispatched (?:<[^>]*>|\d+ Task\(s\))? ?(?:to|on)", told)
     begun = told.rfind("unning with execution home") > told.rfind(": Dispatched")
     if state == "running" and not begun:
