@@ -19,6 +19,10 @@ TWO_REPORTS_S = 2 * PERIOD_S + LAG_S
 # LIM starts an elim again so long after its last start.
 AGAIN_S = 90.0
 
+# Has the elim report two slots of a QPU that has one, until the daemon mends its files.
+TWO_FOR_ONE = """cd /run/qtandem
+sed 's/^\\(east\teast\t\\)1$/\\12/' names >names.two && cp names.two names; echo 'east 2' >sensors.lsf"""
+
 
 def elims(cluster: LsfCluster, host: str = "ctl") -> list[str]:
     """Processes of the elim that LIM itself started."""
@@ -186,10 +190,9 @@ def test_a_broken_end_hook_leaves_the_release_to_the_reaper(cluster: LsfCluster)
 @pytest.mark.timeout(240)
 def test_two_jobs_that_start_for_one_slot(cluster: LsfCluster) -> None:
     """LSF is made to count two slots where there is one: one job runs, the other waits again without harm."""
-    more = "cd /run/qtandem; sed 's/^\\(east\\teast\\t\\)1$/\\12/' names >n && cp n names; echo 'east 2' >sensors.lsf"
-    cluster.shell(
-        cluster.control, f"setsid sh -c 'for _ in $(seq 300); do {more}; sleep 0.1; done' >/dev/null 2>&1 &"
-    ).check()
+    script = f"for _ in $(seq 300); do {TWO_FOR_ONE}; sleep 0.1; done"
+    start = ["sh", "-c", "cat >/run/two; setsid sh /run/two </dev/null >/dev/null 2>&1 &"]
+    cluster.exec(cluster.control, start, stdin=script).check()
     cluster.wait_sensors({"east": 2})
     jobs = all_at_once(2, lambda _: cluster.submit("echo once; sleep 6", "east"))
     cluster.until(lambda: cluster.in_use()["east"], lambda used: used == 2, 20, "LSF has started both")

@@ -294,7 +294,9 @@ def test_names_that_are_gone_are_still_closed(hooks: Any, sensor: Sensor) -> Non
 
 def test_lines_of_another_form_get_into_no_report(hooks: Any, sensor: Sensor) -> None:
     (hooks.folder / "names").write_text("x\ty:z\t1\nfez\tfez\tmany\nibm-x\tibm_x\t1\n\n\t\t\n")
-    (hooks.folder / "gridengine.news").write_text("qpu_queue_fez 3\nevil:1 2\nqpu_wait_fez $(id)\n")
+    (hooks.folder / "gridengine.news").write_text(
+        "qpu_queue_fez 3\nevil:1 2\nqpu_wait_fez $(id)\nend\nqpu_queue_ 1\nqpu_fez 9\nqpu_wait_fez\n"
+    )
     assert sensor.report() == {"qpu_fez": "0", "qpu_ibm_x": "1", "qpu_queue_fez": "3"}
 
 
