@@ -114,6 +114,8 @@ class PbsManager:
     async def publish(self, values: Sequence[SensorValue]) -> Published:
         """One read, one write of what differs, one read; a resource that is missing is made first.
 
+        Not one of a QPU that is configured no more: where somebody has taken it away, there is nothing to close.
+
         With `server_dyn_res` scripts there is nothing to write: they ask the daemon.
         """
         if self._by_script:
@@ -121,11 +123,18 @@ class PbsManager:
             return Published(frozenset(value.native for value in values))
         async with self._writing:
             shown, refused = records.available(await self._port.server()), ""
-            wrong = {value.native: value.open for value in values if shown.get(value.native) != value.open}
+            known = set(self._natives.values())
+            gone = {value.native for value in values if value.native not in known and value.native not in shown}
+            wrong = {
+                value.native: value.open
+                for value in values
+                if shown.get(value.native) != value.open and value.native not in gone
+            }
             if wrong:
                 refused = await self._write(wrong, [native for native in wrong if native not in shown])
                 shown = records.available(await self._port.server())
-        confirmed = frozenset(value.native for value in values if shown.get(value.native) == value.open)
+        right = {value.native for value in values if shown.get(value.native) == value.open}
+        confirmed = frozenset(right | gone)
         failed = {
             value.native: refused or f"{records.resource(value.native)} is {shown.get(value.native, 'not set')}"
             for value in values

@@ -64,14 +64,23 @@ def test_scheduler_killed_with_jobs_that_wait(cluster: PbsCluster) -> None:
 
 
 def test_comm_killed_with_jobs_running(cluster: PbsCluster) -> None:
-    """Without it no word goes between server and hosts; that is no end of a run."""
+    """Without it no word goes between server and hosts; that is no end of a run.
+
+    If that lasts, PBS takes the hosts for lost and puts the job back. It then looks at it in its next cycle only.
+    """
     job = running(cluster, "sleep 8; echo done")
     lease = cluster.leases()[0]["id"]
     cluster.kill("pbs_comm")
     time.sleep(4)
     assert [row["id"] for row in cluster.leases()] == [lease]
     cluster.start("pbs_comm")
-    assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
+
+    def ended() -> bool:
+        cluster.manage("set server scheduling = true")
+        return cluster.job(job).state == "ended"
+
+    cluster.until(ended, bool, 90, "the job ended")
+    assert cluster.job(job).outcome == "completed"
     agreed(cluster)
 
 

@@ -149,11 +149,27 @@ async def test_pbs_counts_its_own_jobs(manager: PbsManager, fake: FakePbsComplex
     assert await manager.sensors() == {"fez": 0}
 
 
-async def test_a_new_resource_among_known_ones_is_made(manager: PbsManager, fake: FakePbsComplex) -> None:
+async def test_a_new_resource_among_known_ones_is_made(fake: FakePbsComplex) -> None:
+    settings = ManagerSettings(cluster="lab", bin_dir=str(fake.bin))
+    manager = PbsManager(settings, NATIVES | {"new": "new"})
     values = [SensorValue("fez", 2, 0), SensorValue("new", 1, 0)]
     assert (await manager.publish(values)).confirmed == {"fez", "new"}
     with fake.state() as state:
         assert state["resources"]["qpu_new"] == ["long", "qm"]
+
+
+async def test_a_resource_that_was_taken_away_with_its_qpu_is_not_made_again(
+    manager: PbsManager, fake: FakePbsComplex
+) -> None:
+    values = [SensorValue("fez", 2, 0), SensorValue("old", 1, 1)]
+    assert (await manager.publish(values)).confirmed == {"fez", "old"}
+    with fake.state() as state:
+        assert "qpu_old" not in state["resources"]
+        state["resources"]["qpu_old"] = ["long", "qm"]
+        state["available"]["qpu_old"] = 1
+    assert (await manager.publish(values)).confirmed == {"fez", "old"}
+    with fake.state() as state:
+        assert state["available"]["qpu_old"] == 0
 
 
 async def test_with_scripts_nothing_is_written(fake: FakePbsComplex) -> None:
