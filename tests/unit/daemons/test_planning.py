@@ -25,6 +25,8 @@ from tests.fakes.house import House
 from tests.fakes.placer import FakePlacer, ServiceHere
 
 pytest.importorskip("ortools")
+# The planner's kernels are compiled at their first use.
+pytestmark = pytest.mark.timeout(300)
 GRANT = (Grant("fez"),)
 
 
