@@ -146,7 +146,7 @@ class LsfCluster(Cluster):
 
     def cancel(self, job: str, user: str = "root") -> None:
         done = self.lsf(["bkill", job], "" if user == "root" else user)
-        if "already finished" not in done.text:
+        if not re.search("already finished|in progress", done.text):
             done.check()
 
     def requeue(self, job: str) -> None:
