@@ -76,7 +76,9 @@ async def test_a_broken_answer_is_not_passed_as_a_whole_one(relay):
                 await answer.read()
 
 
-async def test_200_calls_at_once(relay):
+async def test_200_calls_at_once(daemon, node, start_relay):
+    # Both ends of all handshakes are this one process.
+    relay = await start_relay(daemon.server, node, connect_timeout_s=30.0)
     connector = aiohttp.UnixConnector(str(relay.socket), limit=0)
     async with aiohttp.ClientSession("http://localhost", connector=connector) as session:
 
