@@ -50,7 +50,11 @@ class LsfCluster(Cluster):
 
     def up(self, within: float = 240.0) -> Self:
         """LSF's daemons look for each other at intervals of their own."""
-        return super().up(within)
+        super().up(within)
+        if "OpenLava" in self.lsf(["lsid"]).stdout:
+            lost = "OpenLava loses how a job ended whose sbatchd was killed; lsf_faults has what then must hold"
+            self.cannot = {**self.cannot, "kill execution": lost}
+        return self
 
     def ready(self) -> bool:
         if not self.hosts_ready():

@@ -118,13 +118,17 @@ def test_lim_killed_with_jobs_running_and_waiting(cluster: LsfCluster) -> None:
     agreed(cluster)
 
 
+@pytest.mark.parametrize("moment", ["starts", "runs"])
 @pytest.mark.parametrize("daemon", ["sbatchd", "lim", "res"])
-def test_a_daemon_of_the_host_killed_while_a_job_starts(cluster: LsfCluster, daemon: str) -> None:
-    cluster.set("east", latency_s=3.0)
-    job = cluster.submit("sleep 2; echo done", "east", nodes="c1")
-    cluster.until(cluster.leases, bool, 30, "the lease is being acquired")
+def test_a_daemon_of_the_host_killed_while_a_job(cluster: LsfCluster, daemon: str, moment: str) -> None:
+    cluster.set("east", latency_s=3.0 if moment == "starts" else 0.0)
+    job = cluster.submit("sleep 6; echo done", "east", nodes="c1")
+    cluster.until(cluster.leases, bool, 30, "there is a lease")
+    if moment == "runs":
+        cluster.wait_begun(job)
     cluster.kill(daemon, "c1")
     time.sleep(1)
+    assert len(cluster.leases()) == 1
     cluster.start(daemon, "c1")
     cluster.open("east")
     outcome = cluster.wait_state(job, "ended", within=120).outcome
