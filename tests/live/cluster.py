@@ -68,6 +68,8 @@ class Cluster(abc.ABC):
     cannot: Mapping[str, str] = {}
     # Whether the manager keeps every requeued job waiting for a while.
     pauses_requeued = True
+    # Where a job may wait whose QPU closed while another job held it: some managers look again only at its start.
+    waits_in: tuple[str, ...] = ("pending",)
     # Seconds from the opening of a QPU to the job's first line: the median, and the worst with a kick that works.
     opens_within_s = (2.0, 12.0)
 

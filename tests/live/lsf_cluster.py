@@ -33,6 +33,8 @@ class LsfCluster(Cluster):
     waits_for_qpu = WAITS
     pauses_requeued = False
     devices_user = "qtandem-worker"
+    # When a job ends mbatchd adds what it had to the value that it knows, even one that is 0 by now.
+    waits_in = ("pending", "starting")
     # The elim's period, LIM's poll and mbatchd's own interval, one after another; nothing asks LSF to look sooner.
     opens_within_s = (15.0, 30.0)
     cannot: Mapping[str, str] = {
