@@ -5,6 +5,7 @@ Run from the checkout: `make docs`.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,7 +48,7 @@ def configuration() -> Iterator[str]:
     yield "All keys of `qtandem.toml`. `qtandem config example` prints the same as a file to start from."
     for path, model, rows in sections("", Settings):
         if path:
-            yield f"\n## `[{path}]`\n\n{(model.__doc__ or '').strip()}"
+            yield f"\n## `[{path}]`\n\n{inspect.cleandoc(model.__doc__ or '')}"
         if rows:
             yield "\n| key | default | meaning |\n|---|---|---|"
             yield from (
