@@ -64,14 +64,12 @@ class SensorValue:
     """What one native resource shall show: `total` slots, of which `closed` are kept from the manager's jobs.
 
     `closed >= total` closes the resource. Slots leased to the manager's own jobs are not in `closed`:
-    the manager counts those itself. `attributes` are pairs of name and value of what the manager shows besides, as
-    `availability.attributes` has them.
+    the manager counts those itself.
     """
 
     native: str
     total: int
     closed: int
-    attributes: tuple[tuple[str, int | float | str], ...] = ()
 
     @property
     def open(self) -> int:
@@ -93,7 +91,6 @@ class ManagerCapabilities:
     `attempts`: it counts a job's restarts (else the daemon does). `hooks_on_nodes`: a start or end is reported
     by root on a node of the job, so what is reported counts for nothing: the daemon asks the manager itself.
     `hooks_as_owner`: or by the job's owner there, since the manager's hooks run as that user.
-    `attributes` are the names of those that it shows of each QPU; a change of one is published as any other.
     """
 
     requeue: bool = True
@@ -102,7 +99,6 @@ class ManagerCapabilities:
     attempts: bool = True
     hooks_on_nodes: bool = False
     hooks_as_owner: bool = False
-    attributes: frozenset[str] = frozenset()
     limits: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -119,9 +119,7 @@ class Publisher:
         now, view = self._clock(), self._view()
         if self.health.busy_since is None:
             self.health.busy_since = now
-        wanted = self._retired | sensor_values(
-            view.catalog.resources.values(), view.facts, view.foreign, now, self.manager.capabilities.attributes
-        )
+        wanted = self._retired | sensor_values(view.catalog.resources.values(), view.facts, view.foreign, now)
         whole = now >= self._reassert_at
         values = self._due(wanted, now, whole)
         opening: frozenset[str] = frozenset()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from qtandem.core.availability.attributes import attributes
 from qtandem.core.facts import Fact
 from qtandem.core.managers import SensorValue
 from qtandem.core.resources import Resource
@@ -16,20 +15,18 @@ def sensor_values(
     facts: Mapping[str, Fact],
     foreign: Mapping[str, int],
     now: float,
-    shown: Collection[str] = (),
 ) -> dict[str, SensorValue]:
     """The value of each resource's sensor, by native name.
 
     `foreign` are slots leased by anybody but this manager's own jobs, by resource name: claims and other
-    managers' runs. The manager counts its own jobs itself. `shown` are the attributes that this manager has.
+    managers' runs. The manager counts its own jobs itself.
     """
     values: dict[str, SensorValue] = {}
     for resource in resources:
         fact = facts.get(resource.name)
         total, closed = closed_slots(resource, fact, now)
         closed = min(total, closed + foreign.get(resource.name, 0))
-        about = attributes(resource, fact, now, shown) if shown else ()
-        values[resource.native] = SensorValue(resource.native, total, closed, about)
+        values[resource.native] = SensorValue(resource.native, total, closed)
     return values
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from qtandem.core.facts import Availability, Fact
-from qtandem.core.managers import ManagerCapabilities, SensorValue
+from qtandem.core.managers import SensorValue
 from qtandem.core.resources import Catalog, Resource
 from qtandem.core.settings import Timing
 from qtandem.core.signals import Signals
@@ -223,13 +223,3 @@ async def test_a_fault_in_a_manager_is_not_the_end(site: Site, manager: FakeMana
     await asyncio.sleep(0.02)
     manager.publish = good  # type: ignore[method-assign]
     await eventually(lambda: publisher.health.word() == "ok")
-
-
-async def test_a_manager_gets_the_attributes_that_it_shows() -> None:
-    manager = FakeManager(natives={"fez": "q_fez"})
-    manager.capabilities = ManagerCapabilities(attributes=frozenset({"qubits", "t1_s"}))
-    catalog = Catalog({"fez": Resource("fez", "simulator", "q_fez", qubits=127)})
-    view = View(catalog, {}, {}, {})
-    publisher = Publisher(manager, lambda: view, Timing(), Signals(), clock=time.time)
-    await publisher.publish()
-    assert publisher.confirmed["q_fez"].attributes == (("qubits", 127),)

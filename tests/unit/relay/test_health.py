@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from qtandem.core.facts import Availability, Fact
-from qtandem.core.managers import ManagerCapabilities, Published
+from qtandem.core.managers import Published
 from qtandem.core.resources import Catalog, Resource
 from qtandem.core.settings import Timing
 from qtandem.core.signals import Signals
@@ -16,7 +16,6 @@ from qtandem.daemons.publishers import Publisher, View
 
 class Manager:
     name, cluster = "slurm", "lab"
-    capabilities = ManagerCapabilities()
 
     def __init__(self) -> None:
         self.called = asyncio.Event()
