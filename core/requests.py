@@ -65,6 +65,11 @@ class Item:
     constraints: tuple[Constraint, ...] = ()
     by: str | None = None
 
+    @property
+    def loop(self) -> bool:
+        """Whether its program sends each task in the light of the results before it."""
+        return any(constraint.key == "loop" and constraint.value is True for constraint in self.constraints)
+
     def __str__(self) -> str:
         out = "/".join(self.choices)
         if self.slots != 1:
@@ -196,6 +201,7 @@ _KEYS: dict[str, tuple[Op, Callable[[str], Value]]] = {
     "vendor": ("=", _word),
     "name": ("=", _word),
     "simulator": ("=", _flag),
+    "loop": ("=", _flag),
 }
 _FILTERS = {"num_qubits": "qubits", "max_shots": "shots", "is_simulator": "simulator"}
 

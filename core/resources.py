@@ -13,7 +13,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
-from qtandem.core.providers.base import ProviderSpec
+from qtandem.core.providers.base import SESSIONLESS, ProviderSpec
 from qtandem.core.requests import ANY, Item, Request, Value
 from qtandem.core.sources import Source
 
@@ -126,6 +126,11 @@ class Resource:
     def registered_keys(self) -> tuple[str, ...]:
         """The keys that a user registers; none where only the site's credential is used."""
         return () if self.owner == "site" else self.user_keys or USER_KEYS.get(self.type, ())
+
+    @property
+    def sessionless(self) -> bool:
+        """Whether others' work can come between two tasks at the vendor, as far as is known."""
+        return self.type in SESSIONLESS
 
     def fixed(self, key: str) -> Value | None:
         """The value that can never change for a constraint's key, or None where it is not fixed or known."""

@@ -31,12 +31,14 @@ class Asker:
 class Admit:
     """The grants to write into the job; `canonical` is the request as it was understood.
 
-    `movable`: other resources would do as well, should one of them open earlier.
+    `movable`: other resources would do as well, should one of them open earlier. `warning` is for the user, in
+    sentences.
     """
 
     grants: tuple[Grant, ...]
     canonical: str
     movable: bool = False
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,10 @@ def submit(
         message = f"--qpu={request} and {asked}, which the job asks for too, do not mean the same"
         raise QtandemError("ambiguous", message, remedy=f"Write --qpu={request} alone.")
     movable = not native and any(len(catalog.candidates(item)) > 1 for item in items)
-    return Admit(grants, str(request), movable)
+    warnings = (
+        _warning(item, catalog.get(grant.resource), asker, catalog) for item, grant in zip(items, grants, strict=True)
+    )
+    return Admit(grants, str(request), movable, " ".join(filter(None, warnings)))
 
 
 def start(grants: Sequence[Grant], asker: Asker, catalog: Catalog) -> None:
@@ -164,16 +169,31 @@ def _grant(item: Item, asker: Asker, catalog: Catalog, situation: Situation) -> 
 
 
 def _choose(fitting: Sequence[Resource], item: Item, situation: Situation) -> Resource:
-    def rank(resource: Resource) -> tuple[bool, float]:
+    def rank(resource: Resource) -> tuple[bool, bool, float]:
+        unsuited = item.loop and resource.sessionless
         fact = situation.facts.get(resource.name)
         openness = situation.openness(resource)
         if item.by == "cost":
-            return False, resource.price if resource.price is not None else float("inf")
+            return unsuited, False, resource.price if resource.price is not None else float("inf")
         if item.by == "queue":
-            return False, _or_inf(fact.queue if fact else None)
-        return openness.free < item.slots, _or_inf(fact.wait_s if fact else None)
+            return unsuited, False, _or_inf(fact.queue if fact else None)
+        return unsuited, openness.free < item.slots, _or_inf(fact.wait_s if fact else None)
 
     return min(fitting, key=rank)
+
+
+def _warning(item: Item, resource: Resource, asker: Asker, catalog: Catalog) -> str:
+    """What a user whose loop goes to a vendor without sessions must expect, and what to write instead."""
+    if not (item.loop and resource.sessionless):
+        return ""
+    with_sessions = (each for each in catalog.resources.values() if not each.sessionless and not each.simulator)
+    fitting = (each.name for each in with_sessions if not _never(each, Item((each.name,), item.slots), asker))
+    better = next(fitting, "")
+    instead = f"Write --qpu={better}:loop=true, which has them, or send" if better else "Send"
+    return (
+        f"{resource.name} has no sessions at its vendor: other people's work may come between the tasks of a loop. "
+        f"{instead} many circuits in one task."
+    )
 
 
 def _or_inf(number: float | None) -> float:

@@ -219,7 +219,8 @@ class ClaimAnswer(Answer):
 class ResourceAnswer(Answer):
     """One resource with its newest fact. `free` counts slots that a job could lease now; `why` is a sentence.
 
-    `owner` is whose key executes, `user_keys` what a user registers for that.
+    `owner` is whose key executes, `user_keys` what a user registers for that. Without `sessions` others' work can come
+    between two tasks at the vendor.
     """
 
     name: str
@@ -240,6 +241,7 @@ class ResourceAnswer(Answer):
     price: float | None = None
     currency: str = ""
     simulator: bool = False
+    sessions: bool = True
     credentials: str = "brokered"
     owner: str = "site"
     user_keys: list[str] = Field(default_factory=list)

@@ -50,6 +50,7 @@ def resource_answer(resource: Resource, situation: Situation) -> ResourceAnswer:
         price=resource.price,
         currency=resource.currency,
         simulator=resource.simulator,
+        sessions=not resource.sessionless,
         credentials=resource.credentials,
         owner=resource.owner,
         user_keys=list(resource.registered_keys()),

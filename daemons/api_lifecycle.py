@@ -137,6 +137,7 @@ async def _submitted(
         choices=choices,
         placed=placed,
         native=native | (advice.native if advice else {}),
+        message=admitted.warning,
     )
 
 

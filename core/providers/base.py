@@ -173,6 +173,9 @@ PROVIDERS: dict[str, str] = {
     "oqtopus": "qtandem.core.providers.qrmi.provider:OqtopusProvider",
 }
 
+# In-tree types at whose vendors nothing keeps other people's work from coming between two tasks.
+SESSIONLESS = frozenset({"ibm-quantum-system", "braket", "iqm-server", "alice-bob-felis", "pasqal-cloud", "oqtopus"})
+
 # What installs a provider's own client: `pip install 'qtandem[EXTRA]'`.
 EXTRAS: dict[str, str] = {
     "simulator": "simulator",

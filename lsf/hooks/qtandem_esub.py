@@ -152,6 +152,8 @@ def granted(wish, given):
         answer = ask("POST", "/v1/submit", values, DEADLINE_MS / 1000.0)
         verdict = answer.get("verdict")
         if verdict == "admit":
+            if answer.get("message"):
+                sys.stderr.write("qtandem: %s\n" % " ".join(answer["message"].split()))
             return pairs(answer.get("native.R", ""))
     except Refused as error:
         raise Reject(str(error))

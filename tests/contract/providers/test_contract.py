@@ -7,7 +7,7 @@ import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Observation
-from qtandem.core.providers.base import Capabilities, TaskReport, TaskState
+from qtandem.core.providers.base import SESSIONLESS, Capabilities, TaskReport, TaskState
 from qtandem.core.providers.child import load
 
 DEADLINE_S = 10.0
@@ -51,6 +51,7 @@ def test_capabilities_are_declared(rig):
     capabilities = load(rig.spec.type).capabilities
     assert isinstance(capabilities, Capabilities)
     assert capabilities.payloads
+    assert capabilities.sessions == (rig.spec.type not in SESSIONLESS)
 
 
 async def test_facts_come_within_a_deadline(call):

@@ -150,3 +150,22 @@ def test_the_admins_limits_close():
     assert "queue of 12" in openness(qpu("x", max_queue=10), fact("x", queue=12), 0, 100).reason
     assert "40 min" in openness(qpu("x", max_wait_s=60), fact("x", wait_s=2400), 0, 100).reason
     assert openness(qpu("x", max_queue=10), fact("x"), 0, 100).open
+
+
+def test_a_loop_goes_to_a_qpu_with_sessions_first_and_is_warned_where_there_is_none():
+    plain = Resource(name="aria", type="braket", native="aria")
+    steady = Resource(name="fez", type="ibm-quantum-compute-service", native="fez")
+    alone, both = Catalog({"aria": plain}), Catalog({"aria": plain, "fez": steady})
+
+    def asked(text, catalog):
+        return submit(parse(text), (), ALICE, catalog, situation(fact("aria"), fact("fez")))
+
+    chosen = asked("any:loop=true", both)
+    assert (chosen.grants, chosen.warning) == ((Grant("fez"),), "")
+    assert asked("any", both).grants == (Grant("aria"),)
+    named = asked("aria:loop=true", both)
+    assert named.grants == (Grant("aria"),)
+    assert "aria has no sessions" in named.warning
+    assert "--qpu=fez:loop=true" in named.warning
+    assert "fez" not in asked("aria:loop=true", alone).warning
+    assert asked("aria:loop=false", both).warning == asked("aria", both).warning == ""

@@ -94,6 +94,13 @@ def test_a_mandatory_esub_that_runs_twice_asks_for_the_same_once(lsf: Any, daemo
     assert daemon.calls[1]["native"] == "qpu_fez=2"
 
 
+def test_what_the_daemon_says_of_an_admitted_request_is_shown(lsf: Any, daemon: TextDaemon) -> None:
+    daemon.answers[0] = ADMIT + "message=fez%20has%20no%20sessions\n"
+    done = lsf(SOCKET=daemon.path).bsub(a="qpu(fez:2)")
+    assert "qtandem: fez has no sessions" in done.said
+    assert done.parameters["LSB_SUB_RES_REQ"] == "select[qpu_fez>=2] rusage[qpu_fez=2]"
+
+
 @pytest.mark.parametrize("request_", ["fez", "fez/ibm-x:2", "any:vendor=ibm:qubits=100:by=queue", "lab-class", "a+b:3"])
 def test_the_whole_grammar_gets_to_the_daemon(lsf: Any, daemon: TextDaemon, request_: str) -> None:
     assert not lsf(SOCKET=daemon.path).bsub(a=f"qpu({request_})").aborted
