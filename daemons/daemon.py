@@ -197,6 +197,7 @@ class Daemon:
         context.tasks = Tasks(
             context.records, leases, calls, state_dir, signals, self._terms, clock=clock, rules=self._rules
         )
+        calls.due = context.tasks.look
         refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
         context.reported = Reported(context)

@@ -230,6 +230,12 @@ class Tasks:
                 if orphans:
                     await self._halt(orphans, "the lease ended")
 
+    def look(self, resource: str, vendor_task: str) -> None:
+        """Have the vendor's task looked at now."""
+        for live in self._live.values():
+            if (live.task.vendor_task, live.task.resource) == (vendor_task, resource):
+                live.nudge.set()
+
     async def sweep(self) -> None:
         await asyncio.to_thread(self._files.sweep, self._clock())
 

@@ -38,13 +38,15 @@ class Leases(Protocol):
 class VendorCalls:
     """Polls go with the site's credential, what executes for a uid with the one that its resource says.
 
-    Meets the lease service's `Vendor`; `leases` is set once that is there.
+    Meets the lease service's `Vendor`; `leases` is set once that is there, and `due`, which is told of a resource and
+    its vendor's task that has ended as far as is known.
     """
 
     def __init__(self, pool: Pool, keys: UserKeys, resource: Callable[[str], Resource | None]) -> None:
         self._pool, self.keys, self._resource = pool, keys, resource
         self.leases: Leases | None = None
-        self._looks = Looks(self._statuses)
+        self.due: Callable[[str, str], None] = lambda _resource, _task: None
+        self._looks = Looks(self._statuses, lambda resource, task: self.due(resource, task))
 
     async def call(
         self,
@@ -61,8 +63,10 @@ class VendorCalls:
             return await self._looks.report(resource, str(args[0]), secrets)
         return await self._call(resource, method, args, purpose, secrets, sink)
 
-    async def _statuses(self, resource: str, tasks: Sequence[str], secrets: Mapping[str, str] | None) -> object:
-        return await self._call(resource, "task_statuses", (list(tasks),), "execute", secrets)
+    async def _statuses(
+        self, resource: str, tasks: Sequence[str], others: Sequence[str], secrets: Mapping[str, str] | None
+    ) -> object:
+        return await self._call(resource, "task_statuses", (list(tasks), list(others)), "execute", secrets)
 
     async def _call(
         self,

@@ -86,7 +86,7 @@ class Providers:
         if method not in METHODS:
             raise QtandemError("unsupported", f"Providers have no method {method!r}")
         if method == "task_statuses":
-            return _statuses(provider, message["args"][0])
+            return _statuses(provider, *message["args"])
         if method == "task_send" and not hasattr(provider, method):
             method = "task_start"
         if not hasattr(provider, method):
@@ -139,23 +139,28 @@ def _answer(providers: Providers, message: dict[str, Any]) -> tuple[dict[str, ob
     return {"ok": True, "value": _plain(value)}, None
 
 
-def _statuses(provider: Provider, tasks: Sequence[str]) -> list[dict[str, object]]:
-    """Reports or errors on the tasks, in one answer where the vendor can; on fewer than asked for if it is slow."""
+def _statuses(provider: Provider, tasks: Sequence[str], others: Sequence[str] = ()) -> dict[str, dict[str, object]]:
+    """Reports or errors on the tasks, in one answer where the vendor can; on fewer than asked for if it is slow.
+
+    Of the others, on those that this one answer says have ended.
+    """
     ends = time.monotonic() + STATUSES_S
-    answers: list[dict[str, object]] = []
-    listed = _listed(provider, tasks)
-    for task in tasks:
-        if answers and time.monotonic() > ends:
+    listed = _listed(provider, [*tasks, *others])
+    answers: dict[str, dict[str, object]] = {
+        task: {"report": asdict(listed[task])} for task in others if task in listed and listed[task].state.final
+    }
+    for count, task in enumerate(tasks):
+        if count and time.monotonic() > ends:
             break
         try:
-            answers.append({"report": asdict(listed.get(task) or provider.task_status(task))})
+            answers[task] = {"report": asdict(listed.get(task) or provider.task_status(task))}
         except QtandemError as error:
-            answers.append({"error": error.to_wire()})
+            answers[task] = {"error": error.to_wire()}
         except MemoryError:
             raise
         except Exception as error:
             # What is wrong with one task must not hide those of other users.
-            answers.append({"error": _fault(error).to_wire()})
+            answers[task] = {"error": _fault(error).to_wire()}
     return answers
 
 

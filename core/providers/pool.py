@@ -314,8 +314,11 @@ def _revive(value: object, method: str, spec: ProviderSpec) -> object:
         return Observation.model_validate(value)
     if method == "task_status" and isinstance(value, dict):
         return _report(value)
-    if method == "task_statuses" and isinstance(value, list):
-        return [_report(each["report"]) if "report" in each else _error(each["error"], spec) for each in value]
+    if method == "task_statuses" and isinstance(value, dict):
+        return {
+            task: _report(each["report"]) if "report" in each else _error(each["error"], spec)
+            for task, each in value.items()
+        }
     return value
 
 

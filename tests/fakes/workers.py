@@ -45,7 +45,7 @@ class FakeWorkers(FakeVendor):
         sink: Sink | None = None,
     ) -> object:
         if method == "task_statuses":
-            return [await self._status_of(resource, task, secrets) for task in args[0]]  # type: ignore[attr-defined]
+            return {task: await self._status_of(resource, task, secrets) for task in args[0]}  # type: ignore[attr-defined]
         method = "task_start" if method == "task_send" else method
         self.secrets.append((resource, method, secrets))
         if method in ("acquire", "release", "find_session"):

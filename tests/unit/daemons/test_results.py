@@ -140,7 +140,10 @@ async def test_what_a_task_has_used_is_asked_for_after_its_end_was_told(house: H
         told = await call(resource, method, *args, **more)
         if method != "task_statuses":
             return told
-        return [replace(each, usage_s=None, more=True) if isinstance(each, TaskReport) else each for each in told]
+        return {
+            task: replace(each, usage_s=None, more=True) if isinstance(each, TaskReport) else each
+            for task, each in told.items()
+        }
 
     house.workers.call = usage  # type: ignore[method-assign]
     task = await task_of(house)

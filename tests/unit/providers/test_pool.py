@@ -377,21 +377,31 @@ def test_an_address_is_no_credential():
 async def test_states_of_many_tasks_come_in_one_call_with_each_error_at_its_place(pool):
     workers = pool(a={"api_key": "key-0123456789abcdef"})
     told = await workers.call("a", "task_statuses", ["running", "lost", "completed"], purpose="execute")
-    assert [each.state for each in (told[0], told[2])] == [TaskState.RUNNING, TaskState.COMPLETED]
-    assert (told[1].code, told[1].cause) == ("no-such-run", "the key *** does not see it")
+    assert [each.state for each in (told["running"], told["completed"])] == [TaskState.RUNNING, TaskState.COMPLETED]
+    assert (told["lost"].code, told["lost"].cause) == ("no-such-run", "the key *** does not see it")
 
 
 @pytest.mark.parametrize("settings", [{}, {"lists": "yes"}])
 @pytest.mark.parametrize(("bad", "code"), [("odd", "vendor-error"), ("lost", "no-such-run")])
 async def test_a_task_that_cannot_be_read_hides_no_other(pool, settings, bad, code):
     told = await pool(a=settings).call("a", "task_statuses", ["running", bad, "completed"], purpose="execute")
-    assert [each.state for each in (told[0], told[2])] == [TaskState.RUNNING, TaskState.COMPLETED]
-    assert told[1].code == code
+    assert [each.state for each in (told["running"], told["completed"])] == [TaskState.RUNNING, TaskState.COMPLETED]
+    assert told[bad].code == code
+
+
+@pytest.mark.parametrize(("settings", "also"), [({}, set()), ({"lists": "yes"}, {"completed"})])
+async def test_of_others_comes_the_end_where_it_costs_no_call(pool, settings, also):
+    told = await pool(a=settings).call("a", "task_statuses", ["running"], ["queued", "completed"], purpose="execute")
+    assert set(told) == {"running"} | also
 
 
 async def test_a_slow_vendor_is_asked_for_as_many_states_as_there_is_time(pool):
     workers = pool(a={})
-    assert 1 <= len(await workers.call("a", "task_statuses", ["slow:2"] * 8, purpose="execute")) < 8
+    assert (
+        1
+        <= len(await workers.call("a", "task_statuses", [f"slow:2.{number}" for number in range(8)], purpose="execute"))
+        < 8
+    )
 
 
 async def test_a_provider_that_asks_nothing_first_is_sent_new_tasks_as_any(pool):
