@@ -368,6 +368,15 @@ KINDS: dict[str, Kind] = _kinds(
         "Let some of them finish first.",
     ),
     Kind(
+        "too-many-starts",
+        _U,
+        429,
+        EXIT_LATER,
+        True,
+        "The job was started, or put back, many times in a short while; each start costs its QPU a session.",
+        "Nothing, if that was a fault that is over: it starts again by itself. Else mend what ends it, or bkill it.",
+    ),
+    Kind(
         "too-many-tasks",
         _U,
         429,

@@ -91,8 +91,9 @@ class Explainer:
             return ["The job asks for no QPU."]
         if job.state is not JobState.PENDING:
             names = ", ".join(row.name for row in resources)
-            return [f"It is {job.state} and holds {names}." if run else f"It is {job.state}, without a lease yet."]
-        lines = [self._cause(row) for row in resources]
+            held = f"It is {job.state} and holds {names}." if run else f"It is {job.state}, without a lease yet."
+            return [held, *([] if run else self._too_often(job.id))]
+        lines = [*map(self._cause, resources), *self._too_often(job.id)]
         refusal = await self._context.records.refusal(str(job.id))
         if refusal is not None:
             times = "once" if refusal.count == 1 else f"{refusal.count} times"
@@ -105,6 +106,10 @@ class Explainer:
         if ours >= 0 and (refusal is not None or "held" in job.reason.lower()):
             lines.append(f"It is held. {job.comment[ours:]}")
         return lines
+
+    def _too_often(self, job: JobId) -> list[str]:
+        wait = self._context.reported.wait_s(job)
+        return [f"It started too often in a short while; its next start is taken in {duration(wait)}."] if wait else []
 
     def _cause(self, row: ResourceAnswer) -> str:
         """The sentence for one resource of a pending job."""

@@ -2,7 +2,8 @@
 
 Nothing in such a report is taken as true but which job it is about: owner, nodes and resources come from the manager's
 own record, and the host must be one of the job's nodes. Where the manager counts no restarts, attempts are counted
-here: a start for an open run on the same nodes is that run again, any other is the next attempt.
+here: a start for an open run on the same nodes is that run again, any other is the next attempt. Where owners report,
+these are bounded: LSF's own word on a job would admit a start and an end of it without number.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from qtandem.core.managers import Grant, Job, JobState, Manager
 from qtandem.core.runs import JobId, Run
 from qtandem.daemons.authority import ROOT, Caller, Event
 from qtandem.daemons.context import Context
+from qtandem.daemons.logs import log
+from qtandem.daemons.pace import Pace
 from qtandem.daemons.questions import Questions
 
 KEPT = 4096
@@ -27,6 +30,7 @@ class Reported:
     context: Context
     _last: dict[JobId, int] = field(default_factory=dict)
     _questions: Questions = field(default_factory=Questions)
+    _pace: Pace = field(default_factory=Pace)
 
     async def start(self, manager: Manager, job: JobId, caller: Caller, told: int = 0) -> tuple[Run, tuple[Grant, ...]]:
         """The run that a node reports the start of, and what the manager granted it.
@@ -49,7 +53,7 @@ class Reported:
         self._require(Event.START, manager, caller, found.uid, found.nodes)
         if found.whole:
             raise QtandemError("bad-request", f"{job} is an array; each of its elements starts by itself")
-        attempt = found.attempt if manager.capabilities.attempts else await self._attempt(job, found)
+        attempt = found.attempt if manager.capabilities.attempts else await self._attempt(manager, job, found)
         run = Run(
             id=job.run(attempt),
             uid=found.uid,
@@ -97,14 +101,33 @@ class Reported:
         runs = [run for run in runs if attempt is None or run.id.attempt <= attempt]
         return max(runs, key=lambda run: run.id.attempt, default=None)
 
-    async def _attempt(self, job: JobId, found: Job) -> int:
+    def wait_s(self, job: JobId) -> float:
+        """Seconds until a job that started too often may start again; 0 for any other."""
+        return self._pace.wait_s(job, self.context.clock())
+
+    async def _attempt(self, manager: Manager, job: JobId, found: Job) -> int:
         run = self._under_way(job)
+        if run is None or run.nodes != found.nodes:
+            past = await self.context.records.runs_of_job(job)
+            # Another call of the same start may have come first.
+            run = self._under_way(job)
+        else:
+            past = []
         if run is not None and run.nodes == found.nodes:
             return run.id.attempt
-        past = await self.context.records.runs_of_job(job)
+        if manager.capabilities.hooks_as_owner:
+            self._bound(job, found)
         newest = max((record.run.id.attempt for record in past), default=-1)
         newest = max(newest, self._last.get(job, -1), run.id.attempt if run else -1)
         if len(self._last) >= KEPT:
             self._last.clear()
         self._last[job] = newest + 1
         return newest + 1
+
+    def _bound(self, job: JobId, found: Job) -> None:
+        """Count a start; raises `too-many-starts`."""
+        if wait := self.wait_s(job):
+            message = f"{job} started again and again; its next start is taken in {wait:.0f} s"
+            raise QtandemError("too-many-starts", message, retry_after=wait)
+        if self._pace.take(job, self.context.clock()):
+            log("lifecycle").warning("starts very often", job=str(job), user=found.user, every_s=self._pace.every_s)

@@ -316,6 +316,18 @@ async def test_explain_tells_of_refusals_and_of_what_is_over(client: Client) -> 
     assert "held its QPU for" in answer["lines"][0]
 
 
+async def test_explain_tells_of_a_job_that_started_too_often(client: Client) -> None:
+    house = client.house
+    jobs = [
+        house.manager.add("1", grants=house.manager.read_native("fez@q:1")),
+        house.manager.add("2", JobState.RUNNING, nodes=("c1",), grants=house.manager.read_native("fez@q:1")),
+    ]
+    for job in jobs:
+        while not house.context.reported.wait_s(job.id):
+            house.context.reported._pace.take(job.id, house.context.clock())
+        assert "started too often" in "\n".join((await client.get(f"explain/{job.id.job}"))[1]["lines"])
+
+
 async def test_explain_asks_the_manager_once_for_many_who_watch(client: Client) -> None:
     client.house.manager.add("1", grants=client.house.manager.read_native("fez@q:1"))
     await asyncio.gather(*(client.get("explain/1") for _ in range(20)))

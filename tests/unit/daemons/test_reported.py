@@ -14,6 +14,7 @@ from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities
 from qtandem.core.runs import JobId, Run
 from qtandem.core.wire import StartAnswer
 from qtandem.daemons.authority import Caller
+from qtandem.daemons.pace import AT_ONCE, KEPT, Pace
 from tests.fakes.house import House
 
 ROOT_C1, ROOT_C2, USER_C1 = Caller(0, "c1", False), Caller(0, "c2", False), Caller(1000, "c1", False)
@@ -114,6 +115,42 @@ async def test_a_start_that_is_refused_again_and_again_has_one_that_looks_after_
     assert len(house.lifecycle._refusals._tasks) == 1
 
 
+async def test_an_owner_starts_and_ends_a_job_no_more_often_than_is_good_for_the_vendor(house: House) -> None:
+    house.manager.capabilities = ManagerCapabilities(attempts=False, hooks_on_nodes=True, hooks_as_owner=True)
+    at, grants = [house.context.clock()], (Grant("torino"),)
+    house.context.clock = lambda: at[0]
+    # Facts would be stale after a minute.
+    house.context.reported._pace = Pace(every_s=1.0)
+    job, other = (
+        house.manager.add(each, JobState.RUNNING, uid=1000, nodes=("c1",), grants=grants).id for each in ("1", "2")
+    )
+    for _ in range(AT_ONCE):
+        assert (await begin(house, job, USER_C1)).verdict == "admit"
+        assert (await begin(house, job, USER_C1)).verdict == "admit", "the same start, told twice, counts once"
+        assert await finish(house, job, USER_C1) == 1
+    acquired = house.workers.calls.count(("acquire", "torino"))
+    for _ in range(100):
+        with pytest.raises(QtandemError, match="again and again") as caught:
+            await begin(house, job, USER_C1)
+        assert caught.value.code == "too-many-starts"
+        assert await finish(house, job, USER_C1) == 0
+    assert house.workers.calls.count(("acquire", "torino")) == acquired
+    assert (await begin(house, other, USER_C1)).verdict == "admit", "another job of the user's starts"
+    assert await finish(house, other, USER_C1) == 1
+    at[0] += caught.value.retry_after or 0.0
+    assert house.context.reported.wait_s(job) == 0
+    assert (await begin(house, job, USER_C1)).verdict == "admit"
+    assert await finish(house, job, USER_C1) == 1
+    assert 0 < house.context.reported.wait_s(job) <= 1.0
+
+
+async def test_a_start_that_is_told_twice_at_once_is_one_run(house: House) -> None:
+    job = running(house, "1")
+    answers = await asyncio.gather(*(begin(house, job) for _ in range(5)))
+    assert {answer.run for answer in answers} == {str(job.run(0))}
+    assert {answer.verdict for answer in answers} == {"admit"}
+
+
 async def test_each_start_after_an_end_is_the_next_attempt(house: House) -> None:
     job = running(house, "1")
     for attempt in range(3):
@@ -157,3 +194,15 @@ async def test_a_run_that_was_reserved_for_starts_while_the_manager_is_away(hous
             await reported.start(house.manager, job, caller, told)
     assert await reported.start(house.manager, job, ROOT_C1, 2) == (run, (Grant("torino"),))
     assert (await house.lifecycle.start(house.manager, run, [Grant("torino")])).verdict == "admit"
+
+
+def test_a_pace_forgets_jobs_that_may_start_as_often_as_any() -> None:
+    pace = Pace(at_once=2, every_s=10.0)
+    jobs = [JobId("lsf", "lab", str(number)) for number in range(KEPT + 1)]
+    assert [pace.take(jobs[0], 0.0) for _ in range(2)] == [False, True]
+    assert pace.wait_s(jobs[0], 1.0) == pytest.approx(9.0)
+    for job in jobs[1:KEPT]:
+        pace.take(job, 5.0)
+    pace.take(jobs[KEPT], 16.0)
+    assert len(pace._left) == 2
+    assert pace.wait_s(jobs[0], 16.0) == 0
