@@ -15,6 +15,8 @@ from qtandem.core.settings import DaemonSettings
 DAEMON, WORKER, PUBLISHER = "qtandem", "qtandem-worker", "qtandem-publisher"
 # A line of patterns ends with this where more arguments may follow.
 MORE = "..."
+# A pattern that begins with this is a regular expression for the whole argument, else one with * and ?.
+EXACT = "re:"
 _HEAD = "# What qtandem-launcher may start; root's own. Keys: docs/trust.md\nversion = 1\n"
 _MAKE_USERS = "systemd-sysusers qtandem.conf && systemd-tmpfiles --create qtandem.conf"
 

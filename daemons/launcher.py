@@ -17,6 +17,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import resource
 import select
 import signal
@@ -38,6 +39,8 @@ CONFIG = Path("/etc/qtandem/launcher.toml")
 SOCKET = Path("/run/qtandem-launcher/launcher.sock")
 # A line of patterns ends with this where more arguments may follow.
 MORE = "..."
+# A pattern that begins with this is a regular expression for the whole argument, else one with * and ?.
+EXACT = "re:"
 MESSAGE_BYTES, HANDLES = 128 << 10, 3
 RECEIVE_S, IDLE_S = 5.0, 60.0
 FILES, PROCESSES = 4096, 8192
@@ -162,8 +165,18 @@ def _manager(name: str, section: dict[str, Any]) -> tuple[Account, dict[str, Pro
         _known(entry, {"path", "allow"}, f"managers.{name}.commands.{command}")
         if not Path(entry["path"]).is_absolute():
             raise ValueError(f"{entry['path']} is not an absolute path")
-        programs[command] = Program(Path(entry["path"]), tuple(tuple(line) for line in entry.get("allow", [])))
+        allow = tuple(tuple(map(_pattern, line)) for line in entry.get("allow", []))
+        programs[command] = Program(Path(entry["path"]), allow)
     return _account(section, "qtandem-publisher", 4096, {"LC_ALL": "C"}), programs
+
+
+def _pattern(text: str) -> str:
+    if text.startswith(EXACT):
+        try:
+            re.compile(text.removeprefix(EXACT))
+        except re.error as error:
+            raise ValueError(f"{text!r} is no regular expression: {error}") from None
+    return text
 
 
 def _account(section: dict[str, Any], user: str, memory_mb: int, own: dict[str, str]) -> Account:
@@ -192,7 +205,13 @@ def _fits(arguments: list[str], patterns: tuple[str, ...]) -> bool:
     if patterns[-1:] == (MORE,):
         patterns = patterns[:-1]
         arguments = arguments[: len(patterns)]
-    return len(arguments) == len(patterns) and all(map(fnmatchcase, arguments, patterns))
+    return len(arguments) == len(patterns) and all(map(_fit, arguments, patterns))
+
+
+def _fit(argument: str, pattern: str) -> bool:
+    if pattern.startswith(EXACT):
+        return re.fullmatch(pattern.removeprefix(EXACT), argument, re.ASCII) is not None
+    return fnmatchcase(argument, pattern)
 
 
 def check_trusted(path: Path) -> None:

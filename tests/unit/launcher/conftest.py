@@ -34,7 +34,7 @@ path = "/bin/sh"
 allow = [["-c", "*"]]
 [managers.probe.commands.echo]
 path = "/bin/echo"
-allow = [["licence", "name=*"], ["show", "..."]]
+allow = [["licence", "name=*"], ["show", "..."], ["set", "re:qpu_[a-z]+=[0-9]+(,qpu_[a-z]+=[0-9]+)*"]]
 [managers.spy]
 user = "{WORKER}"
 [managers.spy.commands.cat]

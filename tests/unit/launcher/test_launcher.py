@@ -230,6 +230,7 @@ def ask(rig: Any, message: bytes, handles: Sequence[int] | None = None) -> dict[
 
 def test_a_planned_command_is_started(as_daemon, rig):
     assert "pid" in ask(rig, json.dumps(PROBE).encode())
+    assert "pid" in ask(rig, json.dumps(PROBE | {"arguments": ["set", "qpu_a=1,qpu_b=0"]}).encode())
 
 
 HOSTILE = {
@@ -241,6 +242,9 @@ HOSTILE = {
     "arguments beyond the plan": PROBE | {"arguments": ["licence", "name=x", "force"]},
     "arguments before the plan": PROBE | {"arguments": ["--config=/tmp/x", "show"]},
     "no arguments": PROBE | {"arguments": []},
+    "more than the expression": PROBE | {"arguments": ["set", "qpu_a=1,slots=0"]},
+    "a line after the expression": PROBE | {"arguments": ["set", "qpu_a=1\n"]},
+    "digits of another script": PROBE | {"arguments": ["set", "qpu_a=١"]},
     "a null byte": PROBE | {"arguments": ["show", "a\0b"]},
     "half a character": PROBE | {"arguments": ["show", "\ud800"]},
     "numbers": PROBE | {"arguments": [1]},
@@ -346,6 +350,7 @@ def test_a_file_that_others_can_write_is_refused(rig):
         ('"/bin/echo"', '"bin/echo"', "not an absolute path"),
         ("memory_mb", "memory", "is not a key"),
         ("root_types", "root_type", "is not a key"),
+        ("re:qpu_", "re:(qpu_", "is no regular expression"),
         ("[worker]", "[worker", "line"),
     ],
 )
