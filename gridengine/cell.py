@@ -13,8 +13,8 @@ from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step
 from qtandem.core.resources import Catalog, Resource
-from qtandem.gridengine import complexes, records
-from qtandem.gridengine.manager import Client
+from qtandem.gridengine import complexes, define, records
+from qtandem.gridengine.client import Client
 from qtandem.gridengine.records import seconds
 
 ARGUMENTS = "$job_id $job_owner"
@@ -112,16 +112,17 @@ class Cell:
 
     def _complexes(self) -> Step:
         text = self._client.run_sync("qconf", "-sc").stdout
-        wanted = complexes.definitions(one.native for one in self._catalog.resources.values())
+        natives = [one.native for one in self._catalog.resources.values()]
+        wanted = complexes.definitions(natives)
         missing = {key: line for key, line in wanted.items() if key not in complexes.defined(text)}
 
-        def define() -> None:
-            self._replace("-Mc", "complexes", text.rstrip() + "\n" + "\n".join(missing.values()) + "\n")
-            self._files.note(f"complex {key}" for key in missing)
+        def make() -> None:
+            added = define.add(self._client, natives)
+            self._files.note(f"complex {key}" for key in added)
 
         detail = "\n".join(missing.values())
         state = ChangeState.TODO if missing else ChangeState.DONE
-        return Step(Change("complexes", "complexes for QPUs", state, detail), define if missing else None)
+        return Step(Change("complexes", "complexes for QPUs", state, detail), make if missing else None)
 
     def _unreachable(self) -> Iterable[Step]:
         """Queues and hosts from which a QPU cannot be reached have 0 of it, so that no job waits there for nothing."""

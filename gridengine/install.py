@@ -20,7 +20,7 @@ from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.gridengine import complexes, records, rights
 from qtandem.gridengine.cell import Cell
-from qtandem.gridengine.manager import Client
+from qtandem.gridengine.client import Client
 
 SOURCE = Path(__file__).parent
 HOOKS = Path("/usr/libexec/qtandem/gridengine")

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from qtandem.core import commands
 from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
-from qtandem.core.manager_commands import TIMEOUT_S, ManagerCommands
 from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
-from qtandem.gridengine import complexes, holds, records
+from qtandem.gridengine import complexes, define, holds, records
+from qtandem.gridengine.client import Client, GridEngineSettings
 from qtandem.gridengine.holds import Holds
 from qtandem.gridengine.records import Record, Row
 
@@ -25,67 +21,7 @@ IDS_A_CALL = 200
 KEPT = 10_000
 # The context of a job that runs with a QPU.
 LEASE = "qtandem_lease"
-# For what the launcher's commands read from a file of the daemon's; and what outlives it.
-RUNTIME, STATE = Path("/run/qtandem"), Path("/var/lib/qtandem/gridengine.json")
-_UNREACHABLE = (
-    "unable to send message to qmaster", "unable to contact qmaster", "commlib error", "can't connect to service",
-    "got select error", "got send error", "connection refused", "failed receiving gdi request", "error reading answer",
-    "environment variable is not set", "can't get configuration from qmaster", "qmaster is not running",
-)  # fmt: skip
-
-
-class GridEngineSettings(Protocol):
-    """What this manager needs of its section in the configuration.
-
-    `options`: `root` and `cell` are SGE_ROOT and SGE_CELL where they are not Debian's, `state` is the file for holds,
-    `runtime` the folder that the daemon and the launcher's commands share.
-    """
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def bin_dir(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
-
-
-class Client(ManagerCommands):
-    """Grid Engine's commands, and the cell that they speak to."""
-
-    def __init__(self, settings: GridEngineSettings, start: Start = start_child) -> None:
-        options = settings.options
-        self.root = options.get("root") or os.environ.get("SGE_ROOT") or "/var/lib/gridengine"
-        self.cell = options.get("cell") or os.environ.get("SGE_CELL") or "default"
-        self.environment = {"SGE_ROOT": self.root, "SGE_CELL": self.cell, "SGE_SINGLE_LINE": "1"}
-        super().__init__(settings.bin_dir, self.environment, _UNREACHABLE, start)
-
-    @property
-    def common(self) -> Path:
-        """The folder that all hosts of the cell share."""
-        return Path(self.root) / self.cell / "common"
-
-    def master(self) -> list[str]:
-        """The host of qmaster, as the cell's own file names it; empty where that is not there."""
-        try:
-            return (self.common / "act_qmaster").read_text().split()
-        except OSError:
-            return []
-
-    def bootstrap(self) -> dict[str, str]:
-        """What the cell's daemons read at their start; empty where it is not there."""
-        try:
-            return complexes.attributes((self.common / "bootstrap").read_text())
-        except OSError:
-            return {}
-
-    def shepherds(self) -> list[str]:
-        """Where Grid Engine's own shepherd may be on this host, in the order in which execd looks."""
-        folder = Path(self.bootstrap().get("binary_path", "/usr/sbin"))
-        try:
-            said = commands.run_sync([str(Path(self.root) / "util" / "arch")], timeout_s=TIMEOUT_S).stdout.split()
-        except CommandError:
-            said = []
-        return [*(str(folder / arch / "sge_shepherd") for arch in said[:1]), str(folder / "sge_shepherd")]
+STATE = Path("/var/lib/qtandem/gridengine.json")
 
 
 class GridEngineManager:
@@ -122,8 +58,7 @@ class GridEngineManager:
         self._names = {native: name for name, native in natives.items()}
         self._client = Client(settings, start)
         self._holds = Holds(self._client, Path(settings.options.get("state") or STATE), clock)
-        # Commands of the launcher see no private folder of the daemon's for passing files.
-        self._shared = Path(settings.options.get("runtime") or RUNTIME) if start is not start_child else None
+        self._bin_dir, self._launched = settings.bin_dir, start is not start_child
         self._writing = asyncio.Lock()
         self._shown: dict[str, int] = {}
         self._kicked: set[str] = set()
@@ -191,16 +126,11 @@ class GridEngineManager:
         return self._shown
 
     async def _define(self, natives: Iterable[str]) -> None:
-        text = (await self._client.run("qconf", "-sc")).stdout
-        known = complexes.defined(text)
-        missing = [line for key, line in complexes.definitions(natives).items() if key not in known]
-        if not missing:
-            return
-        with tempfile.NamedTemporaryFile("w", prefix="complexes.", dir=self._shared) as file:
-            file.write(text.rstrip() + "\n" + "\n".join(missing) + "\n")
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            await self._client.run("qconf", "-Mc", file.name)
+        """As a process of the launcher where there is one: with `qconf -Mc` any complex could be changed."""
+        if self._launched:
+            await self._client.run(define.PROGRAM, *define.arguments(self._bin_dir, natives))
+        else:
+            await asyncio.to_thread(define.add, self._client, natives)
 
     async def sensors(self) -> dict[str, int]:
         if not self._natives:

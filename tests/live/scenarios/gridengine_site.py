@@ -64,7 +64,10 @@ def test_the_daemon_has_no_rights_in_the_cell_but_through_the_launcher(cluster: 
         ["qconf", "-kej"],
         ["qconf", "-am", "alice"],
         ["qconf", "-Mconf", "/run/qtandem/complexes.x"],
+        ["qconf", "-Mc", "/run/qtandem/complexes.x"],
         ["qconf", "-mattr", "exechost", "complex_values", "slots=0", "global"],
+        ["qconf", "-mattr", "exechost", "complex_values", "qpu_east=1,slots=0", "global"],
+        ["qmod", "-rj", "*"],
         ["qalter", "-h", "O", "1"],
         ["qdel", "1"],
         ["sh"],
@@ -75,7 +78,7 @@ def test_the_daemon_has_no_rights_in_the_cell_but_through_the_launcher(cluster: 
 
 
 def test_a_resource_that_comes_later_gets_its_complex_by_the_daemon(cluster: GridEngineCluster) -> None:
-    """By a file that the daemon gives to the command of another user."""
+    """By a program of the launcher's that adds complexes and can do nothing else."""
     added = '\n[resources.latecomer]\ntype = "simulator"\nsettings = { backend = "ideal", qubits = 5 }\n'
     toml = "/etc/qtandem/qtandem.toml"
     before = cluster.exec(cluster.control, ["cat", toml]).stdout

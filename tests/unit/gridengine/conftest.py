@@ -18,7 +18,7 @@ def cell(tmp_path: Path) -> FakeCell:
 
 @pytest.fixture
 def settings(cell: FakeCell, tmp_path: Path) -> ManagerSettings:
-    options = {"state": str(tmp_path / "holds.json"), "runtime": str(tmp_path)}
+    options = {"state": str(tmp_path / "holds.json")}
     return ManagerSettings(cluster="lab", bin_dir=str(cell.bin_dir), options=options)
 
 

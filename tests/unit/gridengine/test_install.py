@@ -79,7 +79,7 @@ def site(tmp_path: Path, cell: FakeCell, monkeypatch: pytest.MonkeyPatch) -> Sit
         return Result(tuple(argv), status, out, err)
 
     monkeypatch.setattr("qtandem.core.manager_commands.commands.run_sync", run_sync)
-    monkeypatch.setattr("qtandem.gridengine.manager.Client.shepherds", lambda _: ["/opt/sge/bin/sge_shepherd"])
+    monkeypatch.setattr("qtandem.gridengine.client.Client.shepherds", lambda _: ["/opt/sge/bin/sge_shepherd"])
     return Site(tmp_path, cell)
 
 

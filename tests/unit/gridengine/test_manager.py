@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.managers import Grant, JobState, SensorValue
-from qtandem.core.processes import start_child
 from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
 from qtandem.gridengine import complexes, records
@@ -154,21 +152,6 @@ async def test_the_context_of_a_job_tells_its_leases(manager: GridEngineManager,
     await manager.mark(_id(number), ["l1", "l2"])
     await manager.mark(_id(number, 2), ["l3"])
     assert cell.read()["jobs"][number]["context"] == {"qtandem_lease": "l1+l2"}
-
-
-async def test_commands_of_the_launcher_get_files_where_both_can_reach_them(
-    cell: Any, settings: ManagerSettings, tmp_path: Path
-) -> None:
-    seen: list[str] = []
-
-    async def start(argv: Any, env: Any, cwd: Any) -> Any:
-        seen.extend(argument for argument in argv if "complexes." in argument)
-        return await start_child(argv, env, cwd)
-
-    manager = GridEngineManager(settings, NATIVES, start=start)
-    assert (await manager.publish([SensorValue("fez", 2, 0)])).confirmed == {"fez"}
-    [path] = seen
-    assert Path(path).parent == tmp_path
 
 
 async def test_a_job_that_went_meanwhile_needs_no_release(manager: GridEngineManager) -> None:
