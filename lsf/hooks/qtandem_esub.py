@@ -23,6 +23,10 @@ DURATIONS = 1
 # qtandem:include resreq.py
 
 PLAIN = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?::([1-9][0-9]{0,4}))?\Z")
+NAMED = re.compile(r"[A-Z][A-Z0-9_]*\Z")
+# A change goes back to LSF as one line; between words of a requirement these are blanks.
+BREAKS = re.compile(r"[\t\n\r\f\v]+")
+UNPRINTED = re.compile("[\0-\x08\x0e-\x1f\x7f]")
 LATER = "qtandem does not answer just now; try again in a minute"
 # A file of job parameters is small; this one was not written by LSF.
 MAX_PARAMETERS = 1 << 20
@@ -38,22 +42,30 @@ def parameters(text, again=False):
 
     Several -R are one requirement, but not `again`, in the file of changes: there the last one holds.
     """
-    found, lines = {}, iter(text.split("\n"))
-    for first in lines:
-        name, equals, value = first.partition("=")
-        if not equals or not re.match(r"[A-Z][A-Z0-9_]*\Z", name):
+    found, lines = {}, text.split("\n")
+    at = 0
+    while at < len(lines):
+        name, equals, value = lines[at].partition("=")
+        at += 1
+        if not equals or not NAMED.match(name):
             continue
         if value.startswith('"'):
             # A value with line breaks goes on to the line that its quote ends.
-            while len(value) < 2 or not value.rstrip().endswith('"'):
-                more = next(lines, None)
-                if more is None:
-                    break
-                value += "\n" + more
+            while at < len(lines) and not ends(value, lines[at]):
+                value += "\n" + lines[at]
+                at += 1
             value = value.rstrip()[1:-1].replace('\\"', '"')
         more_of_it = name == "LSB_SUB_RES_REQ" and name in found and not again
         found[name] = "%s %s" % (found[name], value) if more_of_it else value
     return found
+
+
+def ends(value, following):
+    """Whether the value ends here. A backslash before the quote is the value's own where another parameter follows."""
+    text = value.rstrip()
+    if len(text) < 2 or not text.endswith('"'):
+        return False
+    return not text.endswith('\\"') or not following or NAMED.match(following.partition("=")[0]) is not None
 
 
 def read(path):
@@ -93,7 +105,10 @@ class Wish:
     """What one submission or change asks for: `request` in the common grammar, `native` pairs of its own -R."""
 
     def __init__(self, given, arguments, environment):
-        self.requirement = given.get("LSB_SUB_RES_REQ", "")
+        self.written = given.get("LSB_SUB_RES_REQ", "")
+        self.requirement = BREAKS.sub(" ", self.written)
+        if UNPRINTED.search(self.requirement):
+            raise Reject("your -R has a control character in it; write it with letters, digits and signs alone")
         self.change = given.get("LSB_SUB_MODIFY", "") == "Y"
         self.native = asked(self.requirement)
         additional = from_additional(given.get("LSB_SUB_ADDITIONAL", ""))
@@ -178,7 +193,7 @@ def main(arguments):
         return 1
     if not DURATIONS and text != merged(wish.requirement, found):
         sys.stderr.write("qtandem: this LSF would let the QPU go after your duration; your rusage is without it now\n")
-    lines = line("LSB_SUB_RES_REQ", text) if text != wish.requirement else ""
+    lines = line("LSB_SUB_RES_REQ", text) if text != wish.written else ""
     if PROFILE and not wish.change and not given.get("LSB_SUB3_APP"):
         lines += line("LSB_SUB3_APP", PROFILE)
     with open(os.environ["LSB_SUB_MODIFY_FILE"], "a", encoding="utf-8", errors="surrogateescape") as stream:

@@ -312,6 +312,33 @@ def test_quotes_in_a_requirement_come_through(lsf: Any, daemon: TextDaemon) -> N
     )
 
 
+BROKEN = [
+    ("select[a]\n  rusage[mem=1]", "select[a && qpu_fez>=2] rusage[mem=1:qpu_fez=2]"),
+    ("select[a &&\n\tb]", "select[a && b && qpu_fez>=2] rusage[qpu_fez=2]"),
+    ('select[type=="any"\n && b]', 'select[type=="any" && b && qpu_fez>=2] rusage[qpu_fez=2]'),
+    # What would be a parameter of its own, if LSF took it for a line.
+    (
+        'select[a]\nLSB_SUB_QUEUE="night"',
+        'select[a && qpu_fez>=2] LSB_SUB_QUEUE="night" rusage[qpu_fez=2]',
+    ),
+    ('select[a\nLSB_SUB_RES_REQ="]', None),
+    ("select[a\x07]", None),
+    ("select[a\x1b[31m]", None),
+]
+
+
+@pytest.mark.parametrize(("requirement", "written"), BROKEN)
+def test_a_line_break_in_a_requirement_makes_no_line_of_its_own(
+    lsf: Any, daemon: TextDaemon, requirement: str, written: str | None
+) -> None:
+    done = lsf(SOCKET=daemon.path).bsub(a="qpu(fez)", RES_REQ=requirement)
+    assert done.aborted == (written is None), done.said
+    assert set(done.parameters) == {"LSB_SUB_RES_REQ", "LSB_SUB_ADDITIONAL"}
+    if written:
+        assert done.parameters["LSB_SUB_RES_REQ"] == written
+    assert "\x1b" not in done.said
+
+
 def test_the_users_python_and_path_are_left_alone(lsf: Any, daemon: TextDaemon, tmp_path: Path) -> None:
     evil = tmp_path / "evil"
     evil.mkdir()
