@@ -1,13 +1,16 @@
 """PBS's hooks as pbs_server runs them, in one interpreter, against a real daemon; the peer is a hook that accepts.
 
-Of pbs_server itself nothing is in the figures: it is what a hook adds to a call.
+Of pbs_server itself nothing is in the figures: it is what a hook adds to a call. Besides the
+scripts that pbs_sched may ask.
 """
 
 from __future__ import annotations
 
 import socket
 import statistics
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,8 @@ from tests.fakes.pbs.module import Event, FakePbs
 from tests.fakes.qtandemd import Qtandemd, simulator
 
 CALLS = 300
-ADDED_MS, HUNG_MS = 5.0, 45.0
+SCRIPTS = 50
+ADDED_MS, HUNG_MS, SCRIPT_MS = 5.0, 45.0, 20.0
 FEZ = {"qpu_fez": 1}
 
 
@@ -29,6 +33,7 @@ def rows() -> Iterator[Row]:
         qtandemd.write(f'[managers.pbs]\ncluster = "lab"\nbin_dir = "{folder}"\n')
         try:
             qtandemd.start()
+            yield from _scripts(site, Path(folder), qtandemd.folder / "q.sock")
             bare = _median(site, "import pbs\npbs.event().accept()\n", "QUEUEJOB", {"qpu": "fez"})
             code = _code(site, qtandemd.folder / "q.sock")
             yield _row("queuejob, a job with a QPU", _median(site, code, "QUEUEJOB", {"qpu": "fez"}), bare, ADDED_MS)
@@ -42,14 +47,42 @@ def rows() -> Iterator[Row]:
         yield _row("queuejob, a daemon that hangs", hung, bare, HUNG_MS)
 
 
+def _scripts(site: Site, folder: Path, path: Path) -> Iterator[Row]:
+    """The alternative to pushed numbers, as pbs_sched runs it: one process a QPU in each cycle, one after another."""
+    script, bare = folder / "server_dyn_res", folder / "bare"
+    script.write_text(site.hook("server_dyn_res", SOCKET=str(path), DEADLINE_MS=1000))
+    bare.write_text("#!/usr/bin/python3 -IS\nprint(4)\n")
+    for file in (script, bare):
+        file.chmod(0o755)
+    least = statistics.median(_printed(bare) for _ in range(SCRIPTS))
+    one = statistics.median(_printed(script) for _ in range(SCRIPTS))
+    peer = "an interpreter that prints a number"
+    yield Row("server_dyn_res, one QPU: median", one, "ms", SCRIPT_MS, "most", "value", "target", peer, least)
+    began = time.perf_counter()
+    for _ in range(100):
+        _printed(script)
+    spent = time.perf_counter() - began
+    yield Row("server_dyn_res, a cycle of pbs_sched with 100 QPUs", spent, "s", peer=peer, peer_value=least / 10)
+
+
+def _printed(script: Path) -> float:
+    """Milliseconds."""
+    began = time.perf_counter()
+    done = subprocess.run([script, "fez"], capture_output=True, text=True, check=True)
+    spent = (time.perf_counter() - began) * 1000
+    assert done.stdout == "4\n", done
+    return spent
+
+
 def _code(site: Site, path: Path) -> Any:
     return compile(site.hook("server.py", SOCKET=str(path), DEADLINE_MS=40), "<hook>", "exec")
 
 
 def _median(site: Site, hook: Any, event: str, resources: dict[str, Any], calls: int = CALLS) -> float:
     code = compile(hook, "<hook>", "exec") if isinstance(hook, str) else hook
-    seconds = [site.pbs.run(code, _event(site, event, resources)).seconds for _ in range(calls)]
-    return statistics.median(seconds) * 1000
+    outcomes = [site.pbs.run(code, _event(site, event, resources)) for _ in range(calls)]
+    assert all(outcome.accepted for outcome in outcomes), f"{event}: {outcomes[0].message}, {outcomes[0].log}"
+    return statistics.median(outcome.seconds for outcome in outcomes) * 1000
 
 
 def _event(site: Site, event: str, resources: dict[str, Any]) -> Event:
