@@ -17,14 +17,13 @@ from typing import Any
 from qtandem.core.errors import QtandemError
 from qtandem.pbs.clients import Client, Clients
 from qtandem.pbs.port import Port
-from qtandem.pbs.records import Record
+from qtandem.pbs.records import COMMENT_CHARS, Record
 
 # Ways to speak to PBS: by libpbs at a path, or by the commands in a folder (empty: PATH).
 LIBRARY, COMMANDS = "library", "commands"
 _JOB = re.compile(r"[0-9]+(\[[0-9]*\])?(\.[A-Za-z0-9.-]+)?\Z")
 _RESOURCE = re.compile(r"qpu_[A-Za-z0-9_]{1,60}\Z")
 _STATES = re.compile(r"[A-Z]{1,16}\Z")
-_TEXT_CHARS = 1000
 
 
 def _job(value: object) -> bool:
@@ -46,7 +45,7 @@ def _values(value: object) -> bool:
 
 
 def _text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _TEXT_CHARS and value.isprintable()
+    return isinstance(value, str) and len(value) <= COMMENT_CHARS and value.isprintable()
 
 
 # The calls of `Port` and what each argument must be.

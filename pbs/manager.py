@@ -213,9 +213,11 @@ class PbsManager:
             return
         id = await self._target(job)
         await self._port.hold(id)
-        await self._port.comment(id, " ".join(comment.split()))
-        if found.state is not JobState.PENDING and found.can_requeue:
-            await self._port.rerun(records.target(job))
+        try:
+            await self._port.comment(id, records.comment(comment))
+        finally:
+            if found.state is not JobState.PENDING and found.can_requeue:
+                await self._port.rerun(records.target(job))
 
     async def delay(self, job: JobId, seconds: float) -> None:
         """The job's Execution_Time. An element of an array has none; the daemon refuses its start until then."""

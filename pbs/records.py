@@ -20,6 +20,7 @@ from qtandem.core.runs import JobId
 PREFIX = "qpu_"
 # Of a user that this host does not know: no lease can be of use to that job here.
 NO_UID = 2**32 - 2
+COMMENT_CHARS = 1000
 _JOB = re.compile(r"(?P<job>[0-9A-Za-z]+)(?:\[(?P<index>\d*)\])?(?:\.|$)")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PAIR = re.compile(r"qpu_(?P<native>[A-Za-z0-9_]+)=(?P<slots>\d+)")
@@ -179,6 +180,11 @@ def moment(text: str) -> float | None:
         return time.mktime(time.strptime(text, "%a %b %d %H:%M:%S %Y"))
     except ValueError:
         return None
+
+
+def comment(text: str) -> str:
+    """Words of ours as a comment of a job: one line, nothing that a terminal would obey, of bounded length."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))[:COMMENT_CHARS]
 
 
 def _whole(text: str) -> int | None:

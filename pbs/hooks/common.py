@@ -9,7 +9,12 @@ JOB = re.compile(r"([0-9A-Za-z]+)(?:\[([0-9]*)\])?(?:\.|\Z)")
 
 def say(text):
     """To the log of the PBS daemon that runs the hook."""
-    pbs.logmsg(pbs.LOG_WARNING, "qtandem: %s" % " ".join(str(text).split()))
+    pbs.logmsg(pbs.LOG_WARNING, "qtandem: %s" % " ".join(printable(text).split()))
+
+
+def printable(text):
+    """Without what would steer a terminal, or end a text in C; words of users and vendors are in it."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in str(text))
 
 
 def say_fault(error):
@@ -23,7 +28,7 @@ def say_fault(error):
 
 def told(text):
     """Our words for a user, with our name before them once."""
-    text = str(text)
+    text = printable(text)
     return text if text.startswith("qtandem") else "qtandem: %s" % text
 
 

@@ -119,6 +119,22 @@ async def test_a_hold_says_why_and_requeues_what_runs(manager: PbsManager, fake:
     await manager.hold(id_of("99"), "gone")
 
 
+@pytest.mark.parametrize("text", ["\x1b[2Jcleared\x00", "zero\u200bwidth", "half \ud800 a pair", "long " * 999])
+def test_no_words_of_a_vendor_keep_a_job_from_being_held(text: str) -> None:
+    assert child.CALLS["comment"]["text"](records.comment(text))
+
+
+async def test_a_comment_that_pbs_refuses_does_not_leave_the_job_running(
+    manager: PbsManager, fake: FakePbsComplex
+) -> None:
+    fake.submit("7", "qpu_fez=1")
+    fake.run("7")
+    (fake.bin / "qalter").write_text("#!/bin/sh\necho 'qalter: no' >&2; exit 1\n")
+    with pytest.raises(QtandemError, match="qalter"):
+        await manager.hold(id_of("7"), "why")
+    assert (fake.job("7")["job_state"], fake.job("7")["Hold_Types"]) == ("H", "s")
+
+
 async def test_a_delay_is_the_jobs_own_execution_time(manager: PbsManager, fake: FakePbsComplex) -> None:
     fake.submit("7", "qpu_fez=1")
     await manager.delay(id_of("7"), 60.0)
