@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.leases import cipher
 from qtandem.daemons import logs
 from qtandem.daemons.daemon import Daemon
+from qtandem.daemons.sockets import raise_file_limit
 
 
 async def run(configuration: Configuration) -> None:
@@ -54,19 +54,13 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.make_key:
             cipher.load(configuration.settings.daemon.master_key)
             return 0
-        _raise_file_limit()
+        raise_file_limit()
         asyncio.run(run(configuration))
     except QtandemError as error:
         for line in error.lines():
             print(f"qtandemd: {line}", file=sys.stderr)
         return error.kind.exit_code
     return 0
-
-
-def _raise_file_limit() -> None:
-    """The usual soft limit of 1024 would let a few users' open calls fill it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import resource
 import signal
 import sys
 import time
@@ -30,7 +29,7 @@ from qtandem.daemons.forward import BoundedServer, Forwarder, ProxyForwarder
 from qtandem.daemons.heartbeat import mirror
 from qtandem.daemons.logs import log
 from qtandem.daemons.notify import Notifier
-from qtandem.daemons.sockets import listen_unix
+from qtandem.daemons.sockets import listen_unix, raise_file_limit
 from qtandem.daemons.upstream import Upstream
 
 RENEWAL_CHECK_S = 3600.0
@@ -221,18 +220,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = load(arguments.config).settings
         logs.setup(settings.daemon.log_level)
-        _raise_file_limit()
+        raise_file_limit()
         asyncio.run(serve(Options.of(settings), Notifier()))
     except QtandemError as error:
         print(f"qtandem-relay: {error.one_line()}", file=sys.stderr)
         return error.kind.exit_code
     return 0
-
-
-def _raise_file_limit() -> None:
-    """Each call takes two descriptors; the usual soft limit of 1024 would let a few users fill it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

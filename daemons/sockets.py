@@ -1,9 +1,10 @@
-"""The local socket: made without a moment of wrong mode, and the kernel's word on who calls."""
+"""The local socket: made without a moment of wrong mode, room for who calls, and the kernel's word on who that is."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import resource
 import secrets
 import socket
 import struct
@@ -34,6 +35,12 @@ def listen_unix(path: Path, mode: int = 0o666, backlog: int = 1024) -> socket.so
         temporary.unlink(missing_ok=True)
         raise QtandemError("bad-config", f"Cannot listen on {path}", cause=error.strerror or str(error)) from error
     return listener
+
+
+def raise_file_limit() -> None:
+    """Let this process have as many files open as it may: the usual 1024 would let a few users' open calls fill it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def peer_uid(transport: asyncio.BaseTransport | None) -> int | None:
