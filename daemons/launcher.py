@@ -31,6 +31,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -247,7 +248,7 @@ def serve(listener: socket.socket, plan: Plan) -> None:
             elif len(keepers) >= plan.most:
                 refuse(connection, f"{plan.most} processes run already")
             else:
-                keepers.add(_fork(lambda made=connection: (listener.close(), keep(made, plan))))
+                keepers.add(_fork(partial(_keep_alone, listener, connection, plan)))
 
 
 def keep(connection: socket.socket, plan: Plan) -> None:
@@ -398,6 +399,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"qtandem-launcher: {error}", file=sys.stderr)
         return 5
     return 0
+
+
+def _keep_alone(listener: socket.socket, connection: socket.socket, plan: Plan) -> None:
+    listener.close()
+    keep(connection, plan)
 
 
 def _fork(work: Callable[[], object]) -> int:

@@ -10,6 +10,7 @@ Within a lease the order is that of arrival. Between leases it matters only wher
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class _Share:
     at: float = 0.0
 
     def now(self, time: float) -> float:
-        return self.seconds * 0.5 ** (max(0.0, time - self.at) / HALF_LIFE_S)
+        return self.seconds * math.exp2(-max(0.0, time - self.at) / HALF_LIFE_S)
 
     def add(self, seconds: float, time: float) -> None:
         self.seconds, self.at = max(0.0, self.now(time) + seconds), time
@@ -192,7 +193,7 @@ class Turns:
         return fair if rules.order == "fair" else (-self._priority(rules, queue.lease), *fair)
 
     def _priority(self, rules: Rules, lease: str) -> int:
-        names = self._holder(lease) or ()
+        names = [name for name in self._holder(lease) or () if name is not None]
         return max((rules.priority[name] for name in names if name in rules.priority), default=0)
 
     def _start(self, line: _Line, queue: _Queue, live: Live) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -67,7 +67,7 @@ def remove(resource: Annotated[str, typer.Argument(help="Name of the QPU.")], js
         print_json(answer)
 
 
-def _row(answer: dict[str, object], name: str) -> dict[str, object]:
+def _row(answer: dict[str, Any], name: str) -> dict[str, Any]:
     from qtandem.core.client.calls import as_rows
     from qtandem.core.errors import QtandemError
 
