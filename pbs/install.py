@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qtandem.core import accounts
@@ -43,7 +43,7 @@ class Hook:
 # Last of all hooks (`order`): what an earlier one refuses has taken nothing of ours.
 ORDER = "900"
 PBS_HOOKS = (
-    Hook("qtandem_server", "server.py", ("queuejob", "modifyjob", "runjob"), ("jobobit",), 5),
+    Hook("qtandem_server", "server.py", ("queuejob", "modifyjob", "runjob"), ("resvsub", "jobobit"), 5),
     Hook(
         "qtandem_node",
         "node.py",
@@ -239,10 +239,7 @@ class Installer:
         """What stands in files or settings of the site's own."""
         names = self.natives()
         identity, title = "line:sched_config", f"{self.sched_config}: the scheduler looks at the QPUs"
-        try:
-            text = self.sched_config.read_text(errors="replace")
-        except OSError:
-            text = None
+        text = self._sched_text()
         if text is None:
             detail = f'it is not here; on the scheduler\'s host, have in it: resources: "…, {", ".join(names)}"'
             yield Step(Change(identity, title, ChangeState.MANUAL, detail))
@@ -259,11 +256,18 @@ class Installer:
             detail = "qmgr -c 'set server restrict_res_to_release_on_suspend = \"ncpus,mem\"' (what you want released)"
             yield Step(Change(identity, title, ChangeState.MANUAL, detail, optional=True))
 
+    def _sched_text(self) -> str | None:
+        try:
+            return self.sched_config.read_text(errors="replace")
+        except OSError:
+            return None
+
     def gives_back(self) -> bool:
         return self.section.options.get("suspend", "keep") == "release"
 
     def _undo_steps(self) -> list[Step]:
-        order = ("hook", "resource", "manager")
+        """Rights before resources: a daemon that still runs would make them again."""
+        order = ("hook", "manager", "resource")
         noted = sorted(self.files.manifest.records, key=lambda record: order.index(record.split()[0]))
         steps = [
             Step(
@@ -272,7 +276,42 @@ class Installer:
             )
             for record in noted
         ]
-        return steps + self.files.removals()
+        steps += self.files.removals()
+        why = self._missed() if noted else ""
+        if why:
+            steps = [Step(replace(step.change, state=ChangeState.BLOCKED, detail=why)) for step in steps]
+        return steps + (self._left() if self.is_server() else [])
+
+    def _missed(self) -> str:
+        """Why nothing can be taken back now: without hooks, jobs that ask for a QPU would run without it."""
+        jobs: set[str] = set()
+        try:
+            known = self.resources()
+            for name in filter(known.__contains__, self.natives()):
+                said = self.client.run_sync("qselect", "-s", "BEHQRSTUW", "-l", f"{name}.gt.0").stdout
+                jobs |= {id.partition(".")[0] for id in said.split()}
+        except QtandemError as error:
+            return error.one_line()
+        shown = ", ".join(sorted(jobs)[:5])
+        return f"jobs ask for a QPU ({shown}): again when they have ended, or delete them" if jobs else ""
+
+    def _left(self) -> list[Step]:
+        """What the admin has to take back: lines of theirs, and resources that the daemon made for later QPUs."""
+        steps = []
+        if any(name.startswith(records.PREFIX) for name in site.scheduled(self._sched_text() or "")):
+            title = f"{self.sched_config}: take the QPUs out of the line resources, then HUP pbs_sched"
+            steps.append(Step(Change("line:sched_config", title, ChangeState.MANUAL)))
+        mine = {record.partition(" ")[2] for record in self.files.manifest.records}
+        try:
+            known = self.resources()
+        except QtandemError:
+            return steps
+        others = [name for name in self.natives() if name in known and name not in mine]
+        lines = "\n".join(f"qmgr -c 'delete resource {name}'" for name in others)
+        if others:
+            title = "resources that this installer did not make"
+            steps.append(Step(Change("resources", title, ChangeState.MANUAL, lines, optional=True)))
+        return steps
 
     def _take_back(self, record: str) -> None:
         kind, _, name = record.partition(" ")

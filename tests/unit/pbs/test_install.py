@@ -66,7 +66,7 @@ def test_applying_is_idempotent_and_undoable(pbs_site: Site) -> None:
         assert state["available"] == {"qpu_fez": 0, "qpu_iqm": 0}, "closed until the daemon says otherwise"
         assert state["managers"] == "qtandem@ctl.example.org,qtandem-publisher@ctl.example.org"
         hook = state["hooks"]["qtandem_server"]
-        assert (hook["event"], hook["alarm"]) == ('"queuejob,modifyjob,runjob,jobobit"', "5")
+        assert (hook["event"], hook["alarm"]) == ('"queuejob,modifyjob,runjob,resvsub,jobobit"', "5")
         assert (hook["order"], hook["enabled"]) == ("900", "true")
         assert f'SOCKET = "{pbs_site.settings.daemon.socket}"' in hook["text"]
     manual = {"line:sched_config", "suspend"}
@@ -131,13 +131,42 @@ def test_the_daemons_host_has_rights_of_its_own(pbs_site: Site) -> None:
     assert node.state is ChangeState.DONE
 
 
-def test_a_resource_that_jobs_have_stays(pbs_site: Site) -> None:
+def test_nothing_is_taken_back_under_jobs_that_need_it(pbs_site: Site) -> None:
+    """Without our hooks they would run without the QPU that they ask for."""
     installer = pbs_site.installer()
     installer.apply(installer.changes())
     pbs_site.fake.submit("7", "qpu_fez=1")
+    undone = installer.undo()
+    assert {change.state for change in undone} == {ChangeState.BLOCKED}
+    assert "(7)" in undone[0].detail
+    assert pbs_site.hooks.exists()
+    with pbs_site.fake.state() as state:
+        assert sorted(state["hooks"]) == ["qtandem_node", "qtandem_server"]
+
+
+def test_a_resource_that_jobs_of_the_history_have_stays(pbs_site: Site) -> None:
+    installer = pbs_site.installer()
+    installer.apply(installer.changes())
+    pbs_site.fake.submit("7", "qpu_fez=1", job_state="F")
     undone = by_id(installer.undo())
     assert undone["record:resource qpu_fez"].state is ChangeState.FAILED
     assert undone["record:resource qpu_iqm"].state is ChangeState.DONE
+    with pbs_site.fake.state() as state:
+        del state["jobs"]["7.pbs"]
+    assert {change.state for change in installer.undo()} == {ChangeState.DONE}
+    assert installer.removals() == []
+
+
+def test_what_is_not_ours_to_take_back_is_told(pbs_site: Site) -> None:
+    with pbs_site.fake.state() as state:
+        state["resources"]["qpu_fez"] = ["long", "qm"]
+    installer = pbs_site.installer()
+    installer.apply(installer.changes())
+    pbs_site.sched_config.write_text('resources: "ncpus, qpu_fez"\n')
+    undone = by_id(installer.undo())
+    assert undone["resources"].state is ChangeState.MANUAL
+    assert undone["resources"].detail == "qmgr -c 'delete resource qpu_fez'"
+    assert undone["line:sched_config"].state is ChangeState.MANUAL
 
 
 def test_a_resource_that_the_nodes_would_not_see_is_mended(pbs_site: Site) -> None:
