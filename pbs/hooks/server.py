@@ -1,11 +1,13 @@
-"""PBS server hook for queuejob, modifyjob, runjob and jobobit.
+"""PBS server hook for queuejob, modifyjob, resvsub, runjob and jobobit.
 
 It runs inside pbs_server, which does one thing at a time and keeps its interpreter: one deadline on every call of
 the daemon, no signal, no thread, nothing that outlives an event. Python 3.6, standard library alone.
 """
 
+import os
 import pwd
 import re
+import stat
 import time
 
 import pbs
@@ -50,13 +52,22 @@ def listed(text):
 
 
 def names():
-    """The rows NAME, NATIVE, SLOTS of all QPUs, which the daemon leaves on this host."""
+    """The rows NAME, NATIVE, SLOTS of all QPUs, which the daemon leaves on this host.
+
+    In a folder of the daemon's: whatever else it may put there must not stop pbs_server, which is root.
+    """
     try:
-        with open(NAMES) as stream:
-            rows = [line.rstrip("\n").split("\t") for line in stream]
+        place = os.open(NAMES, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            if not stat.S_ISREG(os.fstat(place).st_mode):
+                return []
+            text = os.read(place, MAX_ANSWER).decode("utf-8", "replace")
+        finally:
+            os.close(place)
     except OSError:
         return []
-    return [row for row in rows if len(row) == 3 and row[2].isdigit()]
+    rows = [line.split("\t") for line in text.split("\n")]
+    return [row for row in rows if len(row) == 3 and row[2].isdecimal()]
 
 
 def from_select(resources):
@@ -159,7 +170,16 @@ def asker(user, values):
 
 
 def queuejob(event):
-    job = event.job
+    judge(event.job, event)
+
+
+def resvsub(event):
+    """A reservation that counts a QPU takes it from all others; its jobs get their leases as all jobs do."""
+    judge(event.resv, event)
+
+
+def judge(job, event):
+    """Pin what is to be queued to the counted resources, or refuse it."""
     forms, before, select = wish(job)
     if not forms and not before:
         return
@@ -342,7 +362,8 @@ def jobobit(event):
 def mentions(event):
     """Whether the job of a failed event seems to be about a QPU."""
     try:
-        text = "%s %s" % (event.job.Resource_List, getattr(event.job, "Variable_List", ""))
+        job = event.resv if event.type == getattr(pbs, "RESVSUB", None) else event.job
+        text = "%s %s" % (job.Resource_List, getattr(job, "Variable_List", ""))
     except Exception:
         return True
     return "qpu" in text.lower() or "quantum" in text.lower()
@@ -361,7 +382,13 @@ def give_up(event, handler):
 
 def main():
     event = pbs.event()
-    handlers = {"QUEUEJOB": queuejob, "MODIFYJOB": modifyjob, "RUNJOB": runjob, "JOBOBIT": jobobit}
+    handlers = {
+        "QUEUEJOB": queuejob,
+        "MODIFYJOB": modifyjob,
+        "RESVSUB": resvsub,
+        "RUNJOB": runjob,
+        "JOBOBIT": jobobit,
+    }
     for name, handler in handlers.items():
         if event.type != getattr(pbs, name, None):
             continue

@@ -55,6 +55,9 @@ class Site:
         job = self.job(resources, "", Variable_List=pbs_env(variables), queue="main", Account_Name="physics")
         return self.pbs.run(self.hook("server.py", **constants), Event("QUEUEJOB", job, requestor=ME))
 
+    def reserve(self, resources: Mapping[str, Any]) -> Outcome:
+        return self.pbs.run(self.hook("server.py"), Event("RESVSUB", self.job(resources, ""), requestor=ME))
+
     def modify(self, changes: Mapping[str, Any], before: Mapping[str, Any], **fields: Any) -> Outcome:
         job = Job("7.pbs", self.pbs.list(changes))
         old = Job("7.pbs", self.pbs.list(before, lazy=True), **{"Job_Owner": f"{ME}@login", **fields})

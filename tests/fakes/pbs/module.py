@@ -14,7 +14,7 @@ from typing import Any
 from tests.fakes.pbs import values as types
 
 EVENTS = (
-    "QUEUEJOB", "MODIFYJOB", "RUNJOB", "JOBOBIT", "EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH",
+    "QUEUEJOB", "MODIFYJOB", "RESVSUB", "RUNJOB", "JOBOBIT", "EXECJOB_BEGIN", "EXECJOB_PROLOGUE", "EXECJOB_LAUNCH",
     "EXECJOB_END", "EXECJOB_ABORT", "EXECJOB_POSTSUSPEND", "EXECJOB_PRERESUME",
 )  # fmt: skip
 NUMBERS = {name: 1 << place for place, name in enumerate(EVENTS)}
@@ -55,11 +55,13 @@ class Event:
     def __init__(self, name: str, job: Job, requestor: str = "root", hook: str = "qtandem", **params: Any) -> None:
         self.__dict__.update(
             type=NUMBERS[name], name=name, hook_name=hook, hook_type="site", requestor=requestor,
-            requestor_host="login", job=job, decision=None, message="", **params,
+            requestor_host="login", decision=None, message="", **params,
         )  # fmt: skip
+        # A reservation is no job, and has nothing of one that a hook of ours asks for but its resources.
+        self.__dict__["resv" if name == "RESVSUB" else "job"] = job
         job.__dict__["_event"] = name
-        # In these two a job has what its request brought along; in all others PBS looks it up when asked.
-        job.Resource_List.lazy = name not in ("QUEUEJOB", "MODIFYJOB")
+        # In these a job has what its request brought along; in all others PBS looks it up when asked.
+        job.Resource_List.lazy = name not in ("QUEUEJOB", "MODIFYJOB", "RESVSUB")
 
     def accept(self, ecode: int = 0) -> None:
         self.__dict__["decision"] = True
@@ -93,7 +95,9 @@ class Outcome:
 
     @property
     def job(self) -> Job:
-        return self.event.job
+        """The job of the event, or its reservation."""
+        shown: Job = self.event.__dict__.get("job") or self.event.__dict__["resv"]
+        return shown
 
     @property
     def environment(self) -> dict[str, str]:

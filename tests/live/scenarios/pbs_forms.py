@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.live.hosts import PYTHON
+from tests.live.hosts import PYTHON, Result
 from tests.live.pbs_cluster import BIN, PbsCluster
 from tests.live.scenarios.crowd import agreed
 
@@ -168,6 +168,60 @@ def test_interactive_jobs_go_the_same_way(cluster: PbsCluster) -> None:
     done = cluster.shell(cluster.control, f"(sleep 8; printf '%s' \"{typed}\") | {command}", "alice", timeout=60)
     lines = [line.strip() for line in done.stdout.splitlines()]
     assert lines.count("1") == 2, done.text
+    agreed(cluster)
+
+
+def test_an_interactive_job_that_is_deleted_gives_its_qpu_back(cluster: PbsCluster) -> None:
+    session = f"sleep 60 | script -qec '{BIN}/qsub -I -A physics -l qpu=east' /dev/null"
+    cluster.exec(cluster.control, ["setsid", "-f", "sh", "-c", f"({session}) >/dev/null 2>&1"], "alice").check()
+    held = cluster.until(cluster.leases, lambda rows: [row["state"] for row in rows] == ["held"], 30, "it has a lease")
+    cluster.cancel(held[0]["owner"].rpartition(":")[2].partition(".")[0], "alice")
+    agreed(cluster)
+
+
+def test_tasks_on_each_host_have_what_the_first_one_has(cluster: PbsCluster) -> None:
+    """By PBS's own way to other hosts; what is secret too, and nothing of it stays there."""
+    script = f"""{BIN}/pbsdsh -- sh -c 'env | grep "^QRMI_JOB\\|^QTANDEM\\|^direct_" | sort >$HOME/seen.$PBS_NODENUM'
+cd $HOME; ls seen.* | wc -l; sort -u seen.0 seen.1 | wc -l; wc -l <seen.0; grep -c ^direct_ seen.1; rm seen.*"""
+    job = cluster.submit(script, "direct", args=["-l", "select=2:ncpus=1", "-l", "place=scatter"])
+    assert cluster.wait_state(job, "ended", within=60).outcome == "completed", cluster.output(job)
+    assert cluster.job(job).nodes == "c1+c2"
+    files, together, first, direct = map(int, cluster.output(job).split())
+    assert (files, together) == (2, first), "the same on both"
+    assert direct > 1
+
+    def left() -> str:
+        return "".join(cluster.shell(host, "ls /run/qtandem/runs").stdout for host in cluster.workers)
+
+    cluster.until(left, lambda names: f"-{job}." not in names, 20, "no host keeps anything of it")
+    agreed(cluster)
+
+
+# ---- reservations of PBS itself
+def ahead(cluster: PbsCluster, user: str, *args: str) -> Result:
+    """A reservation that begins in a few seconds, for a minute."""
+    at = cluster.shell(cluster.control, "date -d '+8 seconds' +%Y%m%d%H%M.%S").check().stdout.strip()
+    return cluster.pbs(["pbs_rsub", "-R", at, "-D", "60", "-I", "15", *args], user, timeout=40)
+
+
+def test_a_reservation_of_a_qpu_is_judged_like_a_job(cluster: PbsCluster) -> None:
+    """It would take the QPU from all others. Its jobs have leases as all have."""
+    for args in (["-l", "qpu=nowhere"], ["-l", "qpu_east=2"], ["-l", "qpu_physics_only=1"]):
+        refused = ahead(cluster, "bob", "-l", "select=1:ncpus=1", *args)
+        assert (refused.status != 0, "qtandem" in refused.text) == (True, True), refused.text
+    made = ahead(cluster, "bob", "-l", "select=1:ncpus=1", "-l", "qpu=east").check()
+    name = made.stdout.split()[0]
+    try:
+        cluster.until(lambda: cluster.in_use().get("east"), lambda used: used == 1, 30, "the reservation has begun")
+        assert not cluster.leases()
+        other = cluster.submit("true", "east")
+        inside = cluster.submit("env | grep -c ^QTANDEM_RUN=", "east", "bob", partition=name.partition(".")[0])
+        assert cluster.wait_state(inside, "ended", within=40).outcome == "completed"
+        assert cluster.output(inside, "bob") == "1\n"
+        assert cluster.job(other).state == "pending"
+    finally:
+        cluster.pbs(["pbs_rdel", name])
+    assert cluster.wait_state(other, "ended", within=60).outcome == "completed"
     agreed(cluster)
 
 

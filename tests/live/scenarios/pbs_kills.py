@@ -104,6 +104,36 @@ def test_host_comes_back_when_its_job_runs_elsewhere(cluster: PbsCluster) -> Non
     agreed(cluster)
 
 
+@pytest.mark.timeout(240)
+def test_put_back_by_force_while_its_host_is_dead(cluster: PbsCluster) -> None:
+    job = running(cluster, "sleep 25; echo done")
+    lost = cluster.job(job).nodes
+    cluster.kill("pbs_mom", lost)
+    cluster.pbs(["qrerun", "-W", "force", job]).check()
+    second = cluster.run_of(job).removesuffix(".1") + ".2"
+    cluster.until(lambda: owners(cluster), lambda found: found == [f"run {second}"], 60, "the second run's lease alone")
+    cluster.start("pbs_mom", lost)
+    for _ in range(16):
+        assert owners(cluster) == [f"run {second}"]
+        time.sleep(0.5)
+    assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
+    agreed(cluster)
+
+
+def test_host_is_restarted_with_its_jobs_kept(cluster: PbsCluster) -> None:
+    """As an update of PBS does it: MOM leaves its jobs alone, and finds them again."""
+    job = running(cluster, "sleep 12; echo done", nodes="c1")
+    [lease] = owners(cluster)
+    cluster.shell("c1", "kill -INT $(cluster pid pbs_mom); while cluster pid pbs_mom; do sleep 0.1; done").check()
+    time.sleep(2)
+    cluster.shell("c1", "/opt/pbs/sbin/pbs_mom -p").check()
+    for _ in range(8):
+        assert owners(cluster) in ([lease], [])
+        time.sleep(0.5)
+    assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
+    agreed(cluster)
+
+
 def test_host_comes_back_before_its_job_was_put_back(cluster: PbsCluster) -> None:
     job = running(cluster, "sleep 4; echo done", nodes="c1")
     cluster.kill("pbs_mom", "c1")

@@ -86,6 +86,15 @@ def test_a_request_with_any_character_reaches_the_daemon_as_it_is(site: Any, dae
         assert (outcome.accepted, outcome.message) == (False, f"qtandem: {text}")
 
 
+def test_words_of_others_steer_no_terminal_and_break_no_message(site: Any, daemon: Any) -> None:
+    daemon.answers["/v1/submit"] = {"verdict": "reject", "message": "the vendor says\n\x1b[2J\x00gone"}
+    outcome = site.queue({"qpu": "fez"})
+    assert (outcome.accepted, outcome.failed) == (False, "")
+    assert outcome.message == "qtandem: the vendor says\n?[2J?gone"
+    daemon.answers["/v1/submit"] = (403, {"message": "no\x1b[2J", "code": "not-allowed"})
+    assert not any("\x1b" in line for line in site.queue({"qpu": "fez"}).log)
+
+
 def test_a_dead_daemon_means_the_policy(site: Any) -> None:
     outcome = site.queue({"qpu": "fez"})
     assert (outcome.accepted, outcome.job.Resource_List.written) == (True, {"qpu_fez": 1, "qpu": "fez"})
@@ -108,6 +117,28 @@ def test_a_hung_daemon_costs_no_more_than_the_deadline(site: Any, silent: Callab
     ended = [site.server("JOBOBIT", FEZ, {"DEADLINE_MS": 40}, run_version=1) for _ in range(3)]
     assert min(outcome.seconds for outcome in ended) < 0.06
     assert all(outcome.accepted for outcome in ended)
+
+
+def test_nothing_in_the_place_of_the_names_stops_the_server(site: Any) -> None:
+    names = site.folder / "names"
+    names.rename(site.folder / "kept")
+    makes: list[Callable[[], object]] = [
+        lambda: os.mkfifo(names),
+        lambda: names.mkdir(),
+        lambda: names.symlink_to(site.folder / "kept"),
+        lambda: names.write_bytes(b"\xff\xfe\nfez\tfez\tmany\n"),
+        lambda: None,
+    ]
+    opened = len(os.listdir("/proc/self/fd"))
+    for make in makes:
+        make()
+        assert "try again" in site.queue({"qpu": "fez"}).message
+        assert site.queue({"select": "2:ncpus=1"}).accepted
+        if names.is_dir():
+            names.rmdir()
+        else:
+            names.unlink(missing_ok=True)
+    assert len(os.listdir("/proc/self/fd")) == opened
 
 
 def test_an_unknown_resource_is_told_with_its_remedy(site: Any, daemon: Any) -> None:
@@ -150,6 +181,30 @@ def test_ten_thousand_calls_leave_memory_flat(site: Any) -> None:
         assert sizes[1] - sizes[0] < 200_000
     finally:
         tracemalloc.stop()
+
+
+# ---- resvsub
+def test_a_reservation_of_a_qpu_is_judged_as_a_job_is(site: Any, daemon: Any) -> None:
+    """Else anybody could take a QPU away from all others for a week, one that is not for them too."""
+    daemon.answers["/v1/submit"] = {"verdict": "reject", "message": "ann may not use fez", "code": "not-allowed"}
+    for resources in ({"qpu": "fez"}, {"qpu_fez": 1}, {"select": "1:ncpus=1:fez=1"}):
+        outcome = site.reserve(resources)
+        assert (outcome.accepted, outcome.message) == (False, "qtandem: ann may not use fez")
+    daemon.answers["/v1/submit"] = ADMIT
+    outcome = site.reserve({"qpu": "fez"})
+    assert (outcome.accepted, outcome.job.Resource_List.written) == (True, {"qpu_fez": 1, "qpu": "fez"})
+    assert daemon.asked("/v1/submit")[-1]["uid"] == str(os.getuid())
+
+
+def test_other_reservations_pass_without_a_call(site: Any, daemon: Any) -> None:
+    assert site.reserve({"select": "2:ncpus=4"}).accepted
+    assert daemon.calls == []
+
+
+def test_a_fault_of_the_hook_stops_no_reservation_without_a_qpu(site: Any) -> None:
+    hook = site.hook("server.py").replace("def wish(job):", "def wish(job):\n    raise KeyError('broken')")
+    made = [Event("RESVSUB", site.job(resources, ""), requestor="root") for resources in ({"ncpus": 1}, {"qpu": "fez"})]
+    assert [site.pbs.run(hook, event).accepted for event in made] == [True, False]
 
 
 # ---- modifyjob
