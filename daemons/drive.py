@@ -6,34 +6,20 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Task
 from qtandem.core.providers.base import TaskReport, TaskState
-from qtandem.core.providers.worker import Sink
 from qtandem.daemons.logs import log
 from qtandem.daemons.results import Results
+from qtandem.daemons.vendorcalls import Calls
 
 FIRST_POLL_S, POLL_MAX_S = 0.02, 5.0
 # Later looks wait for a hundredth of the time that the task has been in its state.
 POLL_SHARE = 0.01
 RETRY_FIRST_S, RETRY_MAX_S = 0.5, 30.0
 RESULT_TRIES = 5
-
-
-class Caller(Protocol):
-    """The part of `Workers` that executes."""
-
-    async def call(
-        self,
-        resource: str,
-        method: str,
-        *args: object,
-        purpose: Literal["observe", "execute"] = "observe",
-        uid: int | None = None,
-        sink: Sink | None = None,
-    ) -> object: ...
 
 
 @dataclass(slots=True)
@@ -66,7 +52,7 @@ class Driver:
     again.
     """
 
-    workers: Caller
+    calls: Calls
     token: Callable[[str], str | None]
     save: Callable[[Live, Task], Awaitable[None]]
     tell: Callable[[Live, Task], None]
@@ -224,7 +210,7 @@ class Driver:
         await self.save(live, replace(live.task, state=state, reason=reason, finished_at=self.clock()))
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
-        return await self.workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)
+        return await self.calls.call(task.resource, method, *args, purpose="execute", uid=task.uid)
 
 
 def poll_pause_s(elapsed_s: float) -> float:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, Protocol
 
 from pydantic import ValidationError
 
@@ -18,17 +17,10 @@ from qtandem.core.settings import Timing
 from qtandem.core.signals import Signals
 from qtandem.daemons.logs import log
 from qtandem.daemons.steady import keep
+from qtandem.daemons.vendorcalls import Calls
 
 # However many ask for it, a resource is not polled again before this time has passed.
 NUDGED_S = 1.0
-
-
-class Caller(Protocol):
-    """The part of `Workers` that the observer needs."""
-
-    async def call(
-        self, resource: str, method: str, *args: object, purpose: Literal["observe", "execute"] = "observe"
-    ) -> object: ...
 
 
 class Observer:
@@ -40,7 +32,7 @@ class Observer:
 
     def __init__(
         self,
-        workers: Caller,
+        calls: Calls,
         signals: Signals,
         *,
         clock: Callable[[], float],
@@ -50,7 +42,7 @@ class Observer:
         self.facts: dict[str, Fact] = {}
         self.polls = 0
         self.errors = 0
-        self._workers = workers
+        self._calls = calls
         self._signals = signals
         self._clock = clock
         self._wanted = wanted
@@ -120,7 +112,7 @@ class Observer:
     async def _poll(self, resource: Resource, pace: Pace, ttl_s: float) -> Fact:
         self.polls += 1
         try:
-            seen = Observation.model_validate(await self._workers.call(resource.name, "observe", purpose="observe"))
+            seen = Observation.model_validate(await self._calls.call(resource.name, "observe", purpose="observe"))
         except (QtandemError, ValidationError) as failure:
             self.errors += 1
             pace.failed()

@@ -6,37 +6,23 @@ import asyncio
 import codecs
 import json
 from collections.abc import AsyncIterator
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO
 from urllib.parse import quote
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Task
-from qtandem.core.providers.worker import Sink
 from qtandem.core.wire import TEXT_SAFE
 from qtandem.daemons.logs import log
 from qtandem.daemons.taskfiles import TaskFiles
+from qtandem.daemons.vendorcalls import Calls
 
 PIECE = 1 << 16
-
-
-class Caller(Protocol):
-    """The part of `VendorCalls` that fetches."""
-
-    async def call(
-        self,
-        resource: str,
-        method: str,
-        *args: object,
-        purpose: Literal["observe", "execute"] = "observe",
-        uid: int | None = None,
-        sink: Sink | None = None,
-    ) -> object: ...
 
 
 class Results:
     """Those of one daemon."""
 
-    def __init__(self, files: TaskFiles, calls: Caller) -> None:
+    def __init__(self, files: TaskFiles, calls: Calls) -> None:
         self._files, self._calls = files, calls
 
     async def fetch(self, task: Task) -> None:

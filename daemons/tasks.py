@@ -16,12 +16,13 @@ from qtandem.core.leases.model import Lease, LeaseState, Task
 from qtandem.core.leases.queries import Filter
 from qtandem.core.providers.base import TaskState
 from qtandem.core.signals import Signals
-from qtandem.daemons.drive import Caller, Driver, Live
+from qtandem.daemons.drive import Driver, Live
 from qtandem.daemons.logs import log
 from qtandem.daemons.noted import Terms, new_task, priced
 from qtandem.daemons.results import Results
 from qtandem.daemons.taskfiles import TaskFiles
 from qtandem.daemons.turns import Rules, Turns
+from qtandem.daemons.vendorcalls import Calls
 
 # What one uid may have under way: more is refused with "try again", so that nobody fills the disk.
 MAX_TASKS, MAX_BYTES = 1000, 256 * 2**20
@@ -67,7 +68,7 @@ class Tasks:
         self,
         ledger: Ledger,
         leases: Leases,
-        workers: Caller,
+        calls: Calls,
         state_dir: Path,
         signals: Signals,
         terms: Callable[[str], Terms],
@@ -76,10 +77,10 @@ class Tasks:
         rules: Callable[[str], Rules] = _unlimited,
     ) -> None:
         self.finished = 0
-        self._ledger, self._leases, self._workers = ledger, leases, workers
+        self._ledger, self._leases, self._calls = ledger, leases, calls
         self._signals, self._terms, self._clock = signals, terms, clock
         self._files = TaskFiles(state_dir)
-        self._results = Results(self._files, workers)
+        self._results = Results(self._files, calls)
         self._live: dict[str, Live] = {}
         # Tasks that have ended and are being written.
         self._settling: dict[str, Live] = {}
@@ -90,7 +91,7 @@ class Tasks:
         self._told_versions: dict[str, Mapping[str, str]] = {}
         self._closing = False
         self._driver = Driver(
-            workers, self._token, self._save, self._tell, self._results, self._payload, self._finds_tasks, clock
+            calls, self._token, self._save, self._tell, self._results, self._payload, self._finds_tasks, clock
         )
 
     async def open(self) -> None:
@@ -341,7 +342,7 @@ class Tasks:
         return await asyncio.to_thread(self._files.payload, id)
 
     async def _call(self, task: Task, method: str, *args: object) -> object:
-        return await self._workers.call(task.resource, method, *args, purpose="execute", uid=task.uid)
+        return await self._calls.call(task.resource, method, *args, purpose="execute", uid=task.uid)
 
     async def _versions(self, task: Task) -> Mapping[str, str]:
         """Versions of the programs that took part, as the provider tells them; asked once in the daemon's life."""

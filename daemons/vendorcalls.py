@@ -35,6 +35,20 @@ class Leases(Protocol):
     def leases(self) -> list[Lease]: ...
 
 
+class Calls(Protocol):
+    """The part of `VendorCalls` that polls and executes."""
+
+    async def call(
+        self,
+        resource: str,
+        method: str,
+        *args: object,
+        purpose: Literal["observe", "execute"] = "observe",
+        uid: int | None = None,
+        sink: Sink | None = None,
+    ) -> object: ...
+
+
 class VendorCalls:
     """Polls go with the site's credential, what executes for a uid with the one that its resource says.
 
