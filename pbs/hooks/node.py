@@ -75,8 +75,8 @@ def begin(event, clock=time.monotonic, sleep=time.sleep):
         event.reject(told(why))
 
 
-def start(values, clock=time.monotonic, sleep=time.sleep):
-    """Empty if the run has its leases, else why not."""
+def start(values, clock=time.monotonic, sleep=time.sleep, again=False):
+    """Empty if the run has its leases, else why not. `again`: a run that was ended a moment ago goes on."""
     began = answered = clock()
     while clock() - began < BEGIN_S:
         try:
@@ -97,7 +97,7 @@ def start(values, clock=time.monotonic, sleep=time.sleep):
                 except (Refused, OSError) as error:
                     say("the environment of %s is fetched later: %s" % (run_name(values), error))
             return ""
-        if answer.get("verdict") != "wait":
+        if answer.get("verdict") != "wait" and not (again and answer.get("code") == "run-ended"):
             return answer.get("message") or "refused"
         sleep(min(max(float(answer.get("retry_after") or 0), 0.0), 5.0))
     return "no slot within %d s" % BEGIN_S
@@ -237,7 +237,7 @@ def suspended(event):
 def resumed(event):
     """A job that gave its QPU back resumes only with one."""
     if GIVE_BACK_ON_SUSPEND and event.job.in_ms_mom():
-        why = start(identity(event.job))
+        why = start(identity(event.job), again=True)
         if why:
             event.reject(told(why))
 

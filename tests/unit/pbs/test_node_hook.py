@@ -275,6 +275,17 @@ def test_a_suspended_job_keeps_its_qpu_unless_the_site_says_otherwise(site: Any,
     assert site.node("EXECJOB_PRERESUME", FEZ, **give_back).message == "qtandem: fez is closed"
 
 
+def test_a_job_that_resumes_soon_waits_until_its_end_is_past(site: Any, admitting: Any) -> None:
+    """The daemon takes a start right after an end for one that was overtaken; of a start that is so, nothing comes."""
+    ended = {"verdict": "hold", "code": "run-ended", "message": "it has ended", "retry_after": 0.1}
+    admitting.answers["/v1/start"] = [ended, ended, {"verdict": "admit", "run": "pbs:lab:7.1"}]
+    assert site.node("EXECJOB_PRERESUME", FEZ, constants={"GIVE_BACK_ON_SUSPEND": "yes"}).accepted
+    assert len(admitting.asked("/v1/start")) == 3
+    admitting.answers["/v1/start"] = ended
+    assert not site.node("EXECJOB_BEGIN", FEZ).accepted
+    assert len(admitting.asked("/v1/start")) == 4
+
+
 def test_a_secret_stands_in_no_log(site: Any, admitting: Any) -> None:
     outcome = carried(site, admitting, {"fez_QRMI_KEY": "s3cret\\,x"})
     assert "s3cret" not in outcome.message + "".join(outcome.log)
