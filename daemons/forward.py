@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -45,6 +45,8 @@ PROXIED_HEADERS = frozenset({"authorization", "content-type"})
 PROXY_S = 90.0
 PROXY_CALLS = 64
 
+Headers = list[tuple[str, str]]
+
 
 class Body:
     """A caller's body in pieces, cut off when it exceeds the limit."""
@@ -63,38 +65,26 @@ class Body:
             yield piece
 
 
-class Forwarder:
-    """The request handler of the relay's server."""
+class _Passing:
+    """Passes calls on, and their answers back, piece by piece."""
 
-    def __init__(self, upstream: Upstream, limit: int = MAX_BODY) -> None:
-        self._upstream = upstream
-        self._limit = limit
+    def __init__(self, upstream: Upstream, limit: int) -> None:
+        self._upstream, self._limit = upstream, limit
 
-    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            uid = peer_uid(request.transport)
-            if uid is None:
-                raise QtandemError("not-authorised", "The relay serves its local socket only")
-            return await self._pass_on(request, uid)
-        except QtandemError as error:
-            log("relay").debug("refused", path=request.path, code=error.code, cause=error.cause)
-            return refusal(request.headers, error)
-
-    async def _pass_on(self, request: web.BaseRequest, uid: int) -> web.StreamResponse:
-        if request.path.startswith(tls.ENROL_PATH):
-            raise QtandemError("not-authorised", "Nodes enrol themselves; no user does it through them")
+    def _check_size(self, request: web.BaseRequest) -> None:
         if (request.content_length or 0) > self._limit:
             raise self._too_large()
-        headers = [*passed_headers(request.headers), (UID_HEADER, str(uid))]
+
+    async def _pass_on(
+        self, request: web.BaseRequest, path: str, headers: Headers, answered: Callable[[Mapping[str, str]], Headers]
+    ) -> web.StreamResponse:
+        """Call `path` with `headers`; `answered` chooses the headers of the answer."""
         body = Body(request.content, self._limit) if request.body_exists else None
-        if body and request.headers.get("Expect", "").lower() == "100-continue":
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        pieces = body.pieces() if body else None
         sent: web.StreamResponse | None = None
         try:
-            pieces = body.pieces() if body else None
-            async with self._upstream.call(request.method, request.raw_path, headers, pieces) as answer:
-                headers = passed_headers(answer.headers)
-                sent = web.StreamResponse(status=answer.status, reason=answer.reason, headers=headers)
+            async with self._upstream.call(request.method, path, headers, pieces) as answer:
+                sent = web.StreamResponse(status=answer.status, reason=answer.reason, headers=answered(answer.headers))
                 await _stream(request, answer, sent)
                 return sent
         except QtandemError:
@@ -110,47 +100,51 @@ class Forwarder:
         return QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB")
 
 
-class ProxyForwarder:
+class Forwarder(_Passing):
+    """The request handler of the relay's server."""
+
+    def __init__(self, upstream: Upstream, limit: int = MAX_BODY) -> None:
+        super().__init__(upstream, limit)
+
+    async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            uid = peer_uid(request.transport)
+            if uid is None:
+                raise QtandemError("not-authorised", "The relay serves its local socket only")
+            if request.path.startswith(tls.ENROL_PATH):
+                raise QtandemError("not-authorised", "Nodes enrol themselves; no user does it through them")
+            self._check_size(request)
+            if request.body_exists and request.headers.get("Expect", "").lower() == "100-continue":
+                await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            headers = [*passed_headers(request.headers), (UID_HEADER, str(uid))]
+            return await self._pass_on(request, request.raw_path, headers, passed_headers)
+        except QtandemError as error:
+            log("relay").debug("refused", path=request.path, code=error.code, cause=error.cause)
+            return refusal(request.headers, error)
+
+
+class ProxyForwarder(_Passing):
     """The handler of the relay's loopback port: nobody vouches for who calls there, the token in the call does."""
 
     def __init__(self, upstream: Upstream, path: str, uid: int, limit: int = MAX_BODY) -> None:
-        self._upstream, self._path, self._uid, self._limit = upstream, path, uid, limit
+        super().__init__(upstream, limit)
+        self._path, self._uid = path, uid
         self._places = asyncio.Semaphore(PROXY_CALLS)
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             plain(request, request.raw_path)
-            if (request.content_length or 0) > self._limit:
-                raise QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB")
+            self._check_size(request)
             if self._places.locked():
                 raise QtandemError("too-many-calls", f"{PROXY_CALLS} calls are under way here", retry_after=1.0)
+            headers = [(name, value) for name, value in request.headers.items() if name.lower() in PROXIED_HEADERS]
+            headers.append((UID_HEADER, str(self._uid)))
             async with self._places, asyncio.timeout(PROXY_S):
-                return await self._pass_on(request)
+                return await self._pass_on(request, f"{self._path}{request.raw_path}", headers, _proxied_back)
         except TimeoutError:
             return refusal({}, QtandemError("vendor-timeout", f"No answer within {PROXY_S:.0f} s"))
         except QtandemError as error:
             return refusal({}, error)
-
-    async def _pass_on(self, request: web.BaseRequest) -> web.StreamResponse:
-        headers = [(name, value) for name, value in request.headers.items() if name.lower() in PROXIED_HEADERS]
-        headers.append((UID_HEADER, str(self._uid)))
-        body = Body(request.content, self._limit) if request.body_exists else None
-        pieces = body.pieces() if body else None
-        sent: web.StreamResponse | None = None
-        try:
-            path = f"{self._path}{request.raw_path}"
-            async with self._upstream.call(request.method, path, headers, pieces) as answer:
-                kept = {name: answer.headers[name] for name in _ANSWERED if name in answer.headers}
-                sent = web.StreamResponse(status=answer.status, headers=kept)
-                await _stream(request, answer, sent)
-                return sent
-        except QtandemError:
-            if sent is not None and sent.prepared:
-                _abort(request)
-                return sent
-            if body and body.overflowed:
-                raise QtandemError("too-large", f"A call carries at most {self._limit // 2**20} MiB") from None
-            raise
 
 
 class BoundedServer(web.Server):
@@ -183,12 +177,16 @@ class BoundedServer(web.Server):
             self._open[uid] -= 1
 
 
-def passed_headers(headers: Mapping[str, str]) -> list[tuple[str, str]]:
+def passed_headers(headers: Mapping[str, str]) -> Headers:
     """The end-to-end headers: no hop-by-hop ones, none that Connection names, none of our own."""
     items = list(headers.items())
     named = {word.strip().lower() for name, value in items if _is(name, "connection") for word in value.split(",")}
     dropped = HOP_BY_HOP | named
     return [(name, value) for name, value in items if name.lower() not in dropped and not name.lower().startswith(OURS)]
+
+
+def _proxied_back(headers: Mapping[str, str]) -> Headers:
+    return [(name, headers[name]) for name in _ANSWERED if name in headers]
 
 
 def refusal(headers: Mapping[str, str], error: QtandemError) -> web.Response:
