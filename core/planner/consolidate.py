@@ -22,6 +22,8 @@ LARGE = 150
 # Sets of nodes that are tried at one cost, each with more of what the one before it lacked: worth it where nodes are
 # partly taken, each its own way, for then the one with most room to spare says little of the others.
 LESSONS = 4
+# Moves from the best packing, for each move from scratch.
+WARM_SHARE = 0.25
 
 
 @dataclass
@@ -45,6 +47,7 @@ class Consolidation:
         self.classes = classify(self.problem, self.allowed, self.items)
         self.master = Master(self.classes, self.deadline)
         self.packer = Packer(self.classes, self.problem.capacity, self.seed)
+        self._best: Ints | None = None
         self._unions: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self.scale = max(1.0, len(self.problem.capacity) / 75)
         self.infeasible = self.master.infeasible
@@ -197,10 +200,15 @@ class Consolidation:
         return packing.feasible and self._take(packing)
 
     def _packed(self, n: Ints, effort: float) -> Packing:
+        """From the best packing so far, which large instances leave it at; else from scratch."""
         totals = self.master.columns.totals(n)
         nodes = self.packer.open_nodes(totals)
-        layout = self.master.columns.layout(n, nodes)
-        return self.packer.pack(nodes, self.deadline, int(MOVES * self.scale * effort), restarts=1, layout=layout)
+        layout, moves = self.master.columns.layout(n, nodes), MOVES * self.scale * effort
+        if self._best is not None:
+            packing = self.packer.repack(self._best, nodes, layout, self.deadline, int(WARM_SHARE * moves))
+            if packing.feasible or len(self.problem.capacity) > LARGE:
+                return packing
+        return self.packer.pack(nodes, self.deadline, int(moves), restarts=1, layout=layout)
 
     def _take(self, packing: Packing) -> bool:
         full = np.full(len(self.problem.demand), -1, dtype=np.int64)
@@ -208,7 +216,7 @@ class Consolidation:
         used = np.unique(packing.assign())
         cost = int(self.problem.weight[used].sum())
         if self.cost is None or cost < self.cost:
-            self.cost = cost
+            self.cost, self._best = cost, packing.assign()
         self.report(full)
         return True
 

@@ -18,6 +18,7 @@ from qtandem.core.planner.state import Search
 SMALL = 1500
 MEDIUM = 6000
 FEW_A_NODE = 6
+GLANCE_S = 0.3
 
 
 def exact(
@@ -39,8 +40,9 @@ def exact(
     if start is not None:
         search.offer(*start)
     pairs = len(problem.demand) * len(problem.capacity)
-    if pairs <= SMALL:
-        monolith.refine(search, 0.5 * deadline.left(), workers=workers, seed=seed)
+    floor = _glance(search, seed, workers) if pairs <= SMALL else 0
+    if pairs <= SMALL and not search.proven:
+        monolith.refine(search, 0.5 * deadline.left(), workers=workers, seed=seed, floor=floor)
         search.mark("monolith")
     if not search.proven and len(problem.demand):
         allowed = problem.allowed()
@@ -53,6 +55,20 @@ def exact(
         monolith.refine(search, deadline.left(), workers=workers, seed=seed)
         search.mark("monolith")
     return search
+
+
+def _glance(search: Search, seed: int, workers: int) -> int:
+    """Nodes alone, for a moment: mostly proves a small instance at once, where CP-SAT takes seconds with bad luck.
+
+    Returns a bound on the cost of plans that admit everybody.
+    """
+    p, allowed = search.problem, search.problem.allowed()
+    if len(p.quantum_jobs) or _priced(p) or not allowed.any(axis=1).all() or not len(p.demand):
+        return 0
+    left = search.deadline.left()
+    run = _consolidate(search, allowed, None, seed, workers, share=min(0.1, GLANCE_S / left) if left else 0.0)
+    search.cost_bound = run.bound if search.complete else 0
+    return run.bound
 
 
 def _baselines(search: Search) -> None:
@@ -79,7 +95,7 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
                 _partial(search, allowed, seed, workers)
             return
         base, pinned = pairing.bound, pairing.pinned(p, allowed)
-    priced = p.pair is not None or bool((p.home >= 0).any())
+    priced = _priced(p)
     node_bound = 0
     if pairing is not None:
         node_bound = _node_bound(search, allowed)
@@ -118,6 +134,11 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
         search.mark("consolidation")
 
 
+def _priced(problem: Problem) -> bool:
+    """Whether more than the nodes in use costs something."""
+    return problem.pair is not None or bool((problem.home >= 0).any())
+
+
 def _worthwhile(search: Search, allowed: NDArray[np.bool_], priced: bool) -> Fillings | None:
     """Column generation, unless so many items share a node that splitting them loses nothing."""
     fillings = Fillings(search, allowed, priced=priced)
@@ -147,7 +168,7 @@ def _consolidate(
 
     on_bound = search.raise_bound if pairing is None else int
     run = Consolidation(p, allowed, np.arange(len(p.demand)), limit, report, on_bound, seed=seed, workers=workers)
-    plain = pairing is None and p.pair is None and not (p.home >= 0).any()
+    plain = pairing is None and not _priced(p)
     run.run(search.cost if search.complete and plain else None)
     search.mark("consolidation")
     return run

@@ -165,8 +165,13 @@ def unit_priorities(problem: Problem) -> list[int]:
     return [int(total) for total in np.bincount(problem.unit, weights=problem.priority)]
 
 
-def refine(search: Search, seconds: float, *, workers: int = 1, seed: int = 1, built: Model | None = None) -> None:
-    """Run our monolith from the incumbent: admission first unless all are admitted, then cost, until proven."""
+def refine(
+    search: Search, seconds: float, *, workers: int = 1, seed: int = 1, built: Model | None = None, floor: int = 0
+) -> None:
+    """Run our monolith from the incumbent: admission first unless all are admitted, then cost, until proven.
+
+    `floor` is a bound on the cost of plans that admit everybody.
+    """
     p = search.problem
     m = built or build(p)
     if not m.z:
@@ -179,6 +184,8 @@ def refine(search: Search, seconds: float, *, workers: int = 1, seed: int = 1, b
         _run(search, m, limit, workers, seed, None)
     if search.admitted < search.admission_bound:
         return
+    if search.complete:
+        search.raise_bound(floor)
     m.model.add(admission >= search.admitted)
     m.model.minimize(m.cost())
     _run(search, m, limit, workers, seed, search.cost_bound)

@@ -17,6 +17,8 @@ CHUNK = 400_000
 COLD = 2e-4
 # From each temperature down to COLD, for this share of the moves; the rest is left out where much still overflows.
 SCHEDULE = ((0.02, 1.0), (0.004, 0.5), (0.002, 0.5), (0.001, 0.5))
+# From a packing for almost the same nodes: heat would only undo what it has found.
+WARM = ((0.0005, 1.0),)
 HOPELESS = 0.08
 
 
@@ -104,7 +106,25 @@ class Packer:
                 break
         return best
 
-    def anneal(self, nodes: Ints, start: Ints, layout: Layout, deadline: Deadline, moves: int) -> Packing | None:
+    def repack(self, before: Ints, nodes: Ints, layout: Layout, deadline: Deadline, moves: int) -> Packing:
+        """Anneal what a feasible packing on other nodes (`before`: node of each item) leaves to do on these."""
+        index = np.full(len(self.capacity), -1, dtype=np.int64)
+        index[nodes] = np.arange(len(nodes))
+        start = index[before]
+        stays = (start >= 0) & layout.rows[layout.row_of, start]
+        start = np.where(layout.seat >= 0, layout.seat, np.where(stays, start, -1))
+        packing = self.anneal(nodes, start, layout, deadline, moves, WARM)
+        return packing or Packing(nodes, start, np.inf)
+
+    def anneal(
+        self,
+        nodes: Ints,
+        start: Ints,
+        layout: Layout,
+        deadline: Deadline,
+        moves: int,
+        schedule: tuple[tuple[float, float], ...] = SCHEDULE,
+    ) -> Packing | None:
         """Anneal from `start`, seated items staying; None if some item has no permitted node among these."""
         rows, row_of = layout.rows, layout.row_of
         counts = rows.sum(axis=1)
@@ -114,10 +134,10 @@ class Packer:
         cap = self.capacity[nodes]
         assign = self._spread(start, cap, rows, row_of)
         dims = self.dims
-        overflow = self._run(assign, cap, rows, row_of, options, counts, dims, deadline, moves)
+        overflow = self._run(assign, cap, rows, row_of, options, counts, dims, deadline, moves, schedule)
         if overflow <= 0 and len(dims) < cap.shape[1]:
             dims = np.arange(cap.shape[1])
-            overflow = self._run(assign, cap, rows, row_of, options, counts, dims, deadline, moves)
+            overflow = self._run(assign, cap, rows, row_of, options, counts, dims, deadline, moves, schedule)
         return Packing(nodes, assign, overflow)
 
     def _spread(self, start: Ints, cap: Ints, rows: NDArray[np.bool_], row_of: Ints) -> Ints:
@@ -145,12 +165,13 @@ class Packer:
         dims: Ints,
         deadline: Deadline,
         moves: int,
+        schedule: tuple[tuple[float, float], ...],
     ) -> float:
         demand = np.ascontiguousarray(self.classes.demand[:, dims])
         room = np.ascontiguousarray(cap[:, dims])
         inverse = 1.0 / np.maximum(1, room.max(axis=0))
         overflow = np.inf
-        for hot, share in SCHEDULE:
+        for hot, share in schedule:
             chunks = max(1, round(moves * share / CHUNK))
             ratio = (COLD / hot) ** (1 / chunks)
             for _ in range(chunks):
