@@ -61,8 +61,3 @@ class Signals:
     def watch(self, *topics: str) -> Watch:
         """Changes from the moment that the result is entered."""
         return Watch(self, topics)
-
-    async def wait(self, topic: str, timeout: float | None = None) -> bool:
-        """True at the next change of `topic`, False after `timeout` seconds without one."""
-        with self.watch(topic) as watch:
-            return bool(await watch.next(timeout))

@@ -43,7 +43,6 @@ class PublisherHealth:
     `busy_since` is when the pass began that has not come to its end: it hangs, or breaks off each time.
     """
 
-    published: int = 0
     failures: int = 0
     last_ok: float | None = None
     failing_since: float | None = None
@@ -162,7 +161,6 @@ class Publisher:
         if not health.failing:
             if health.failing_since is not None:
                 log("publisher").info("publishing again", manager=self.manager.name)
-            health.published += 1
             health.last_ok, health.failing_since = now, None
             self._retry_at, self._retries = None, 0
             return

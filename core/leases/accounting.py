@@ -50,10 +50,6 @@ class Accounting(Database):
             row = connection.execute(select(tasks).where(tasks.c.id == id)).one_or_none()
         return None if row is None else _task(row)
 
-    def tasks_of(self, owner: str) -> list[Task]:
-        """The tasks of a run or claim, oldest first."""
-        return self.tasks(Filter(owner=owner))
-
     def tasks(self, where: Filter) -> list[Task]:
         """Tasks, oldest first; `open` True are those that are not final."""
         query = bounded(select(tasks), tasks, where)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.book import Owner, claim_of
-from qtandem.core.leases.ledger import TOPIC, Ledger
+from qtandem.core.leases.ledger import Ledger
 from qtandem.core.leases.model import (
     Claim,
     ClaimHead,
@@ -57,7 +57,7 @@ class LeaseService:
         signals: Signals,
         timing: Timing,
     ) -> None:
-        self._slots, self._clock, self._signals, self._timing = slots, clock, signals, timing
+        self._slots, self._clock, self._timing = slots, clock, timing
         self._ledger = Ledger(store, clock, signals)
         self._tasks = Tasks()
         self._sessions = Sessions(self._ledger, vendor, self._tasks, timing.backoff_max_s)
@@ -232,10 +232,6 @@ class LeaseService:
             and owner.state is OwnerState.HELD
             and uid in (None, owner.record.uid)
         ]
-
-    async def wait_change(self, timeout: float | None) -> bool:
-        """True at the next change of any lease, False after `timeout` seconds without one."""
-        return await self._signals.wait(TOPIC, timeout)
 
     def _recover(self, owner: Owner) -> None:
         key = owner.key

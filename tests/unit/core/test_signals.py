@@ -9,16 +9,19 @@ from qtandem.core.signals import Signals
 
 async def test_a_wait_ends_at_the_next_change():
     signals = Signals()
-    waiting = asyncio.create_task(signals.wait("leases", 5))
-    await asyncio.sleep(0)
-    signals.send("facts", "fez")
-    assert not waiting.done()
-    signals.send("leases", "fez")
-    assert await waiting is True
+    with signals.watch("leases") as watch:
+        waiting = asyncio.create_task(watch.next(5))
+        await asyncio.sleep(0)
+        signals.send("facts", "fez")
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        signals.send("leases", "fez")
+        assert await waiting == {"fez"}
 
 
 async def test_a_wait_gives_up_in_time():
-    assert await Signals().wait("leases", 0.01) is False
+    with Signals().watch("leases") as watch:
+        assert await watch.next(0.01) == frozenset()
 
 
 async def test_a_watch_collects_what_changed_between_two_looks():

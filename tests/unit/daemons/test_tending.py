@@ -142,8 +142,9 @@ async def test_a_slot_that_comes_free_ends_no_back_off(house: House) -> None:
     none, fez = frozenset[str](), frozenset({"fez"})
     assert tending._opened() == (none, none, fez), "who waits for it may be better off elsewhere"
     await house.leases.end(run.id.job, 0, "over")
-    while house.leases.leased("fez"):
-        await house.leases.wait_change(5.0)
+    with house.signals.watch("leases") as watch:
+        while house.leases.leased("fez"):
+            await watch.next(5.0)
     assert tending._opened() == (none, fez, none)
     await shut(house, "fez")
     tending._opened()

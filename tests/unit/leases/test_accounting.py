@@ -23,7 +23,7 @@ async def test_a_task_is_added_once_a_key(site, run):
     first = site.store.add_task(task_of(lease, "t1", key="k", versions={"qiskit": "2.0"}))
     assert site.store.add_task(task_of(lease, "t2", key="k")) == first
     assert site.store.add_task(task_of(lease, "t3")).key == "t3"
-    assert [task.id for task in site.store.tasks_of(lease.owner)] == ["t1", "t3"]
+    assert [task.id for task in site.store.tasks(Filter(owner=lease.owner))] == ["t1", "t3"]
     assert first.run == "slurm:c:1.0"
 
 

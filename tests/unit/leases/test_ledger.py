@@ -12,6 +12,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.leases.cipher import Cipher
 from qtandem.core.leases.ledger import Ledger
 from qtandem.core.leases.model import Task
+from qtandem.core.leases.queries import Filter
 from qtandem.core.leases.store import Store
 from qtandem.core.signals import Signals
 
@@ -55,7 +56,7 @@ async def test_many_writes_take_one_transaction_and_keep_their_order(ledger):
     written = await asyncio.gather(*writes)
     assert [each.id for each in written] == [f"t{number}" for number in range(20)]
     assert len(commits) == 1
-    assert len(await made.read(made.store.tasks_of, "run 1")) == 20
+    assert len(await made.read(made.store.tasks, Filter(owner="run 1"))) == 20
 
 
 async def test_one_that_fails_undoes_nobody_elses(ledger):
@@ -70,7 +71,7 @@ async def test_one_that_fails_undoes_nobody_elses(ledger):
         await bad
     assert [each.id for each in await asyncio.gather(*good, after)] == ["t0", "t1", "t2", "t3"]
     assert len(commits) == 4
-    assert len(await made.read(made.store.tasks_of, "run 1")) == 4
+    assert len(await made.read(made.store.tasks, Filter(owner="run 1"))) == 4
 
 
 async def test_a_write_is_done_whatever_becomes_of_its_caller(ledger):

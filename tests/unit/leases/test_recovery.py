@@ -79,8 +79,9 @@ async def test_a_half_done_start_is_undone_as_a_whole(site, run):
     pause = site.vendor.pause("acquire", "torino")
     task = asyncio.create_task(site.begin(run(), ("fez", 1), ("torino", 1)))
     await pause.arrived.wait()
-    while not site.vendor.log:
-        await site.service.wait_change(1)
+    with site.signals.watch("leases") as watch:
+        while not site.vendor.log:
+            await watch.next(1)
     task.cancel()
     await site.restart()
     site.vendor.resume()
@@ -115,8 +116,9 @@ async def test_an_end_while_a_restart_recovers(site, run):
     pause = site.vendor.pause("find_session")
     await site.start()
     await pause.arrived.wait()
-    end = asyncio.create_task(site.service.end(JobId("slurm", "c", "1"), None, "cancelled"))
-    await site.service.wait_change(1)
+    with site.signals.watch("leases") as watch:
+        end = asyncio.create_task(site.service.end(JobId("slurm", "c", "1"), None, "cancelled"))
+        await watch.next(1)
     pause.go.set()
     assert await end == 1
     await site.service.settled()

@@ -160,8 +160,9 @@ async def test_an_end_while_the_vendor_is_asked_undoes_the_acquisition(site, run
     pause = site.vendor.pause("acquire")
     begin = asyncio.create_task(site.begin(run()))
     await pause.arrived.wait()
-    end = asyncio.create_task(site.end())
-    await site.service.wait_change(5)
+    with site.signals.watch("leases") as watch:
+        end = asyncio.create_task(site.end())
+        await watch.next(5)
     for _ in range(8):
         await site.service.write(lambda: None)
     assert site.states() == ["releasing"]
@@ -360,7 +361,7 @@ async def test_every_change_of_a_lease_wakes_who_waits(site, run):
     with site.signals.watch("leases") as watch:
         await site.begin(run(), ("garnet", 1))
         assert await watch.next(1) == {"garnet"}
-    assert await site.service.wait_change(0.01) is False
+        assert await watch.next(0.01) == frozenset()
 
 
 async def test_queries_of_open_runs(site, run):
