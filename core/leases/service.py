@@ -19,6 +19,7 @@ from qtandem.core.leases.model import (
     OwnerState,
     run_owner,
 )
+from qtandem.core.leases.opened import OpenLeases, active_run
 from qtandem.core.leases.sessions import Sessions, Tasks, Vendor
 from qtandem.core.leases.store import Store
 from qtandem.core.managers import Grant
@@ -39,7 +40,7 @@ class Timing(Protocol):
     def backoff_max_s(self) -> float: ...
 
 
-class LeaseService:
+class LeaseService(OpenLeases):
     """Leases of runs and claims. One event loop; `open` first, `close` last.
 
     `slots` tells how many a resource has now. Work goes on when the caller of a method is cancelled.
@@ -61,7 +62,8 @@ class LeaseService:
         self._ledger = Ledger(store, clock, signals)
         self._tasks = Tasks()
         self._sessions = Sessions(self._ledger, vendor, self._tasks, timing.backoff_max_s)
-        self._store, self._book = store, self._ledger.book
+        self._store = store
+        super().__init__(self._ledger.book)
         self._starts: dict[str, asyncio.Task[tuple[Lease, ...]]] = {}
         self._recoveries: dict[str, asyncio.Task[None]] = {}
         self.write, self.read = self._ledger.write, self._ledger.read
@@ -178,61 +180,6 @@ class LeaseService:
         retry = self._sessions.next_retry()
         return min(times if retry is None else [*times, retry], default=None)
 
-    def leased(self, resource: str) -> int:
-        """Slots of `resource` that open leases keep."""
-        return self._book.used(resource)
-
-    def leases(self) -> list[Lease]:
-        """All open leases."""
-        return list(self._book.leases())
-
-    def lease(self, id: str) -> Lease | None:
-        """The open lease with this id."""
-        found = self._book.find(id)
-        return None if found is None else found[1]
-
-    def leases_of(self, owner: str) -> tuple[Lease, ...]:
-        """The open leases of `run RUN` or `claim ID`."""
-        found = self._book.owner(owner)
-        return () if found is None else tuple(found.leases.values())
-
-    def held(self, run: RunId) -> tuple[Lease, ...]:
-        """The leases of a run that has all it asked for, else none."""
-        owner = self._book.owner(run_owner(run))
-        ready = owner is not None and owner.state is OwnerState.HELD
-        return tuple(owner.leases.values()) if owner is not None and ready else ()
-
-    def holder(self, id: str) -> tuple[str, str | None] | None:
-        """The user and the account of an open lease."""
-        found = self._book.find(id)
-        return None if found is None else (found[0].record.user, found[0].record.account)
-
-    def usable(self, id: str, uid: int) -> Lease:
-        """The held lease `id`, for a process of `uid`; raises `no-lease` or `not-yours`."""
-        found = self._book.find(id)
-        if found is not None and found[1].uid != uid:
-            raise QtandemError("not-yours", f"Lease {id} belongs to somebody else")
-        if found is None or found[0].state is not OwnerState.HELD:
-            raise QtandemError("no-lease", f"Lease {id} is not held")
-        return found[1]
-
-    def run(self, id: RunId) -> Run | None:
-        """A run that is starting or has its leases."""
-        return next((run for run in self._runs_of_job(id.job) if run.id == id), None)
-
-    def open_runs(self) -> list[Run]:
-        return [run for owner in self._book.owners() if (run := _active_run(owner)) is not None]
-
-    def claims(self, uid: int | None = None) -> list[Claim]:
-        """Claims that have all their leases; of one user, or of all."""
-        return [
-            claim_of(owner.record, owner.leases.values())
-            for owner in self._book.owners()
-            if isinstance(owner.record, ClaimHead)
-            and owner.state is OwnerState.HELD
-            and uid in (None, owner.record.uid)
-        ]
-
     def _recover(self, owner: Owner) -> None:
         key = owner.key
         task = self._recoveries[key] = self._tasks.spawn(self._sessions.recover(owner))
@@ -253,7 +200,7 @@ class LeaseService:
             return await self._go_on(owner, run, grants) if acquire else tuple(owner.leases.values())
         if owner is not None:
             return _again(owner)
-        if any(other.id.attempt > run.id.attempt for other in self._runs_of_job(run.id.job)):
+        if any(other.id.attempt > run.id.attempt for other in self.runs_of_job(run.id.job)):
             raise QtandemError("run-ended", f"A later attempt than {run.id} has its leases")
         owner = Owner(run)
         self._book.add(owner)
@@ -351,7 +298,7 @@ class LeaseService:
         ending = [
             owner
             for owner in self._book.owners_of_job(job)
-            if (run := _active_run(owner)) is not None and (attempt is None or run.id.attempt <= attempt)
+            if (run := active_run(owner)) is not None and (attempt is None or run.id.attempt <= attempt)
         ]
         unknown = not all(owner.leases for owner in ending) or not ending
         changes = [OwnerChange(owner.key, OwnerState.ENDED, now, reason, exit_code) for owner in ending]
@@ -382,13 +329,6 @@ class LeaseService:
             tasks += await self._sessions.give_back(owner, change)
         if wait and tasks:
             await asyncio.wait(tasks)
-
-    def _runs_of_job(self, job: JobId) -> list[Run]:
-        return [run for owner in self._book.owners_of_job(job) if (run := _active_run(owner)) is not None]
-
-
-def _active_run(owner: Owner) -> Run | None:
-    return owner.record if owner.active and isinstance(owner.record, Run) else None
 
 
 def _by_resource(grants: Sequence[Grant]) -> dict[str, int]:
