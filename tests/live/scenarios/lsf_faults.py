@@ -1,4 +1,4 @@
-"""What goes wrong on an LSF: elims, LIM, hooks, hostile users, two starts for one slot, a vendor that refuses."""
+"""What goes wrong on an LSF: its daemons, hooks, hostile environments, two starts for one slot, refusals."""
 
 from __future__ import annotations
 
@@ -6,102 +6,39 @@ import time
 
 import pytest
 
-from tests.live.cluster import QPUS, Measured, all_at_once
-from tests.live.lsf_cluster import LAG_S, LsfCluster
+from tests.live.cluster import Measured, all_at_once
+from tests.live.lsf_cluster import LsfCluster
 from tests.live.scenarios.crowd import agreed
+from tests.live.scenarios.lsf_sensors import AGAIN_S, elims, runs
 
 MANAGERS = ("lsf",)
 OWN_CLUSTER = True
 HOOKS = "/usr/libexec/qtandem/lsf"
-# The elim's period, which two of must be enough; LIM and mbatchd then take their time to look (LAG_S).
-PERIOD_S = 15.0
-TWO_REPORTS_S = 2 * PERIOD_S + LAG_S
-# LIM starts an elim again so long after its last start.
-AGAIN_S = 90.0
-
 # Has the elim report two slots of a QPU that has one, until the daemon mends its files.
 TWO_FOR_ONE = """cd /run/qtandem
 sed 's/^\\(east\teast\t\\)1$/\\12/' names >names.two && cp names.two names; echo 'east 2' >sensors.lsf"""
 
 
-def elims(cluster: LsfCluster, host: str = "ctl") -> list[str]:
-    """Processes of the elim that LIM itself started."""
-    text = cluster.shell(host, "ps -eo pid=,ppid=,comm=,args= | grep -E '/elim(.qpu)?$' | grep -v grep").stdout
-    rows = [line.split() for line in text.splitlines()]
-    mine = {row[0] for row in rows}
-    return [row[0] for row in rows if row[1] not in mine]
-
-
-def lims_cpu(cluster: LsfCluster) -> float:
-    """Seconds of CPU that the master's LIM has used."""
-    text = cluster.shell(cluster.control, "cat /proc/$(pgrep -o -x lim)/stat").check().stdout
-    fields = text.rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def runs(cluster: LsfCluster, qpu: str = "east", **options: object) -> None:
-    job = cluster.submit("echo ran", qpu, **options)
-    assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
-    assert cluster.output(job) == "ran\n"
-
-
-# ---- elims
-@pytest.mark.timeout(360)
-@pytest.mark.parametrize("signal", ["KILL", "STOP", "TERM"])
-def test_an_elim_that_dies_or_hangs(cluster: LsfCluster, signal: str, measured: Measured) -> None:
-    [pid] = elims(cluster)
-    cluster.shell(cluster.control, f"kill -{signal} {pid}").check()
-    began = time.monotonic()
-    if signal == "STOP":
-        cluster.close("east")
-    cluster.wait_sensors(dict.fromkeys(QPUS, 0), TWO_REPORTS_S - LAG_S)
-    shut = time.monotonic() - began
-    before = lims_cpu(cluster)
-    time.sleep(2 * PERIOD_S)
-    used = lims_cpu(cluster) - before
-    assert used < 1.0, "LIM is busy"
-    assert " ok " in cluster.lsf(["lsload", cluster.control]).stdout
-    cluster.open("east")
-    plain = cluster.submit("true")
-    assert cluster.wait_state(plain, "ended").outcome == "completed", "jobs without a QPU do not notice"
-    cluster.wait_sensors(QPUS, AGAIN_S + LAG_S)
-    back = time.monotonic() - began
-    measured(
-        f"lsf: SIG{signal} to the elim: closed after {shut:.1f} s, open again after {back:.0f} s, "
-        f"LIM used {used:.2f} s of CPU in {2 * PERIOD_S:.0f} s"
-    )
-    assert len(elims(cluster)) == 1
-    runs(cluster)
-
-
-@pytest.mark.parametrize("text", ["garbage \\0 \\n", "", "east 99999999999\\n"])
-def test_values_of_another_form_close_and_are_mended(cluster: LsfCluster, text: str) -> None:
-    """`reassert_s` of the cluster is 10 s; the QPU may be closed for that long."""
-    cluster.shell(cluster.control, f"printf '{text}' >/run/qtandem/sensors.lsf").check()
-    want = "east 1\n"
-    cluster.until(
-        lambda: cluster.shell(cluster.control, "cat /run/qtandem/sensors.lsf").stdout, lambda now: want in now, 30, want
-    )
-    cluster.wait_sensors(QPUS, 30)
-    assert len(elims(cluster)) == 1
-    runs(cluster)
-
-
-def test_a_host_that_lost_its_daemon_closes_and_opens_by_itself(cluster: LsfCluster, measured: Measured) -> None:
-    cluster.kill("qtandemd")
-    began = time.monotonic()
-    # `deadman_s` of the cluster.
-    cluster.wait_sensors(dict.fromkeys(QPUS, 0), 8 + PERIOD_S)
-    measured(f"lsf: the elim closed {time.monotonic() - began:.1f} s after the daemon's death (deadman_s is 8)")
-    plain = cluster.try_submit("true")
-    assert plain.seconds < 1.0
-    assert cluster.wait_state(cluster.submitted(plain), "ended").outcome == "completed"
-    cluster.start("qtandemd")
-    cluster.wait_sensors(QPUS, 30)
-    runs(cluster)
-
-
 # ---- LSF's own daemons
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("command", ["badmin reconfig", "badmin mbdrestart", "lsadmin reconfig"])
+def test_an_admin_reconfigures_lsf_with_jobs_under_way(cluster: LsfCluster, command: str) -> None:
+    running = cluster.submit("sleep 25; echo done", "east")
+    cluster.wait_begun(running)
+    waiting = cluster.submit("echo done", "east")
+    [lease] = cluster.leases()
+    # -f: without questions.
+    cluster.lsf([*command.split(), "-f"], timeout=60).check()
+    time.sleep(5)
+    assert [row["id"] for row in cluster.leases()] == [lease["id"]]
+    ended = cluster.wait_ended([running, waiting], within=200)
+    assert {view.outcome for view in ended.values()} == {"completed"}
+    assert [cluster.output(job) for job in (running, waiting)] == ["done\n"] * 2
+    cluster.wait_sensors(dict.fromkeys(("east",), 1), AGAIN_S)
+    assert len(elims(cluster)) == 1
+    agreed(cluster)
+
+
 @pytest.mark.timeout(300)
 def test_lim_killed_with_jobs_running_and_waiting(cluster: LsfCluster) -> None:
     running = cluster.submit("sleep 20; echo done", "east")

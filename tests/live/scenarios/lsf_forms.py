@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -37,6 +38,8 @@ FORMS: list[tuple[list[str], dict[str, str], str]] = [
     (["-R", "rusage[qpu_east=1]"], {}, "east"),
     (["-R", "select[qpu_south>=1 && type==any] rusage[mem=1]"], {}, "south"),
     (["-R", "select[(mem>1 || swp>=0) && type==any] rusage[mem=1] span[hosts=1]", "-a", "qpu(east)"], {}, "east"),
+    (["-R", "select[type==any]\n  rusage[mem=1]", "-a", "qpu(east)"], {}, "east"),
+    (["-n", "2", "-a", "qpu(east)"], {}, "east"),
 ]
 
 
@@ -116,6 +119,24 @@ def test_one_element_is_killed_and_the_others_go_on(cluster: LsfCluster) -> None
     rows = cluster.until(cluster.leases, lambda rows: len(rows) == 1, 30, "one lease is left")
     assert f"lsf:lab:{job}_2." in rows[0]["owner"]
     cluster.cancel(job)
+    agreed(cluster)
+
+
+# ---- suspension
+def test_a_job_that_is_suspended_keeps_its_qpu(cluster: LsfCluster) -> None:
+    job = cluster.submit("sleep 8; echo done", "east")
+    cluster.wait_begun(job)
+    [lease] = cluster.leases()
+    cluster.lsf(["bstop", job], "alice").check()
+    cluster.wait_state(job, "suspended")
+    waiting = cluster.submit("echo done", "east")
+    time.sleep(8)
+    assert [row["id"] for row in cluster.leases()] == [lease["id"]]
+    assert cluster.job(waiting).state == "pending"
+    cluster.lsf(["bresume", job], "alice").check()
+    ended = cluster.wait_ended([job, waiting], within=90)
+    assert {view.outcome for view in ended.values()} == {"completed"}
+    assert [cluster.output(each) for each in (job, waiting)] == ["done\n"] * 2
     agreed(cluster)
 
 
