@@ -20,7 +20,7 @@ _STATES = {
 # Substates: sent to its host, where hooks still run; ended by qdel.
 _PRERUN, _DELETED = 41, 91
 # `Exit_status` of PBS's own.
-_OUTCOMES = {0: "completed", -29: "timeout"}
+_OUTCOMES = {0: "completed", -20: "node-failure", -29: "timeout"}
 # The scenarios' words, which are Slurm's: for our own back-off, and for a hold without an end.
 WAITS, BACKED_OFF, HELD = "waits for its QPU", "BeginTime", "JobHeld"
 
