@@ -16,7 +16,7 @@ from qtandem.core.managers import SensorValue
 from qtandem.core.processes import Process, start_child
 from qtandem.core.runs import JobId
 from qtandem.core.settings import ManagerSettings
-from qtandem.daemons.launcher import Program
+from qtandem.daemons.launchplan import Program
 from qtandem.gridengine import define, rights
 from qtandem.gridengine.manager import GridEngineManager
 from tests.unit.gridengine.conftest import NATIVES

@@ -359,9 +359,9 @@ def test_the_launcher_may_start_what_the_manager_types(lsf: Host, argv: list[str
 
 @pytest.fixture
 def fits() -> Callable[..., bool]:
-    from qtandem.daemons.launcher import _fits
+    from qtandem.daemons.launchplan import fits
 
-    return _fits
+    return fits
 
 
 @pytest.mark.parametrize(

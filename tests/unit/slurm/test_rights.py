@@ -16,7 +16,7 @@ from qtandem.core.managers import Grant, SensorValue
 from qtandem.core.processes import Process, start_child
 from qtandem.core.runs import JobId
 from qtandem.core.settings import DaemonSettings, ManagerSettings
-from qtandem.daemons.launcher import Program
+from qtandem.daemons.launchplan import Program
 from qtandem.slurm import rights
 from qtandem.slurm.manager import SlurmManager
 from tests.fakes.slurm.cluster import FakeSlurm
