@@ -1,4 +1,4 @@
-"""A Slurm cluster in containers for the benches, and the reason where there can be none."""
+"""Clusters in containers for the benches, and the reason where there can be none."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
+from tests.live.cluster import Cluster
+from tests.live.gridengine_cluster import GridEngineCluster
 from tests.live.hosts import ROOT, no_docker, unique_project
 from tests.live.slurm_cluster import SlurmCluster
+
+Made = TypeVar("Made", bound=Cluster)
 
 
 def skip() -> str:
@@ -18,11 +23,21 @@ def skip() -> str:
 
 @contextmanager
 def cluster() -> Iterator[SlurmCluster]:
-    image = os.environ.get("QTANDEM_SLURM_IMAGE", "")
+    yield from _up(SlurmCluster)
+
+
+@contextmanager
+def gridengine() -> Iterator[GridEngineCluster]:
+    yield from _up(GridEngineCluster)
+
+
+def _up(kind: type[Made]) -> Iterator[Made]:
+    name = f"QTANDEM_{kind.manager.upper()}_IMAGE"
+    image = os.environ.get(name, "")
     if not image:
-        image = "qtandem-slurm"
-        subprocess.run([ROOT / "containers/build", "slurm"], check=True)
-    built = SlurmCluster(unique_project("slurm"), {"QTANDEM_SLURM_IMAGE": image})
+        image = f"qtandem-{kind.manager}"
+        subprocess.run([ROOT / "containers/build", kind.manager], check=True)
+    built = kind(unique_project(kind.manager), {name: image})
     try:
         yield built.up()
     finally:
