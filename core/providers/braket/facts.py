@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ from qtandem.core.facts import Calibration
 from qtandem.core.providers.braket.settings import Reservation
 from qtandem.core.providers.calibrations import unix_time
 from qtandem.core.providers.combine import Signals, count
+from qtandem.core.providers.parts import list_of, median_of, object_of
 
 TASKS = "QUANTUM_TASKS_QUEUE"
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -57,12 +57,12 @@ def capabilities(device: Mapping[str, Any]) -> Mapping[str, Any]:
             said = json.loads(said)
         except ValueError:
             return {}
-    return _object(said)
+    return object_of(said)
 
 
 def signals(device: Mapping[str, Any], now: float, reservation: Reservation | None) -> Signals:
     """Status, availability windows and queue. Tasks in a reservation pass by the queue and the windows."""
-    word, why = str(device.get("deviceStatus") or ""), _object(device.get("deviceStatusReason"))
+    word, why = str(device.get("deviceStatus") or ""), object_of(device.get("deviceStatusReason"))
     reason = _REASONS.get(str(why.get("reason")), str(why.get("reason") or ""))
     opens_at = _unix(why.get("estimatedEndAt"))
     if word == "OFFLINE" and why.get("reason") in _REASONS:
@@ -94,7 +94,7 @@ def queue(device: Mapping[str, Any]) -> int | None:
     """Tasks that wait, as far as Braket says (`>2000` counts as 2000): those of hybrid jobs go before the others."""
     sizes = [
         count(each.get("queueSize"))
-        for each in map(_object, _list(device.get("deviceQueueInfo")))
+        for each in map(object_of, list_of(device.get("deviceQueueInfo")))
         if each.get("queue") == TASKS
     ]
     known = [size for size in sizes if size is not None]
@@ -104,7 +104,7 @@ def queue(device: Mapping[str, Any]) -> int | None:
 def windows(said: Mapping[str, Any]) -> list[Window]:
     """The availability windows; those that cannot be read are left out."""
     found = []
-    for each in map(_object, _list(_object(said.get("service")).get("executionWindows"))):
+    for each in map(object_of, list_of(object_of(said.get("service")).get("executionWindows"))):
         start, end = _clock(each.get("windowStartHour")), _clock(each.get("windowEndHour"))
         day = str(each.get("executionDay", "")).lower()
         days = _GROUPS.get(day) or ([_DAYS.index(day)] if day in _DAYS else [])
@@ -135,7 +135,7 @@ def opening(spans: Iterable[Window], now: float) -> float | None:
 
 
 def price(said: Mapping[str, Any]) -> Price | None:
-    cost = _object(_object(said.get("service")).get("deviceCost"))
+    cost = object_of(object_of(said.get("service")).get("deviceCost"))
     amount = _number(cost.get("price"))
     unit = str(cost.get("unit") or "").lower().rstrip("s")
     return Price(amount, unit) if amount is not None and unit else None
@@ -143,9 +143,9 @@ def price(said: Mapping[str, Any]) -> Price | None:
 
 def shots_range(said: Mapping[str, Any], reserved: bool) -> tuple[int, int] | None:
     """The least and the most shots of a task."""
-    service = _object(said.get("service"))
-    found = _list(service.get("reservationShotsRange")) if reserved else []
-    found = found or _list(service.get("shotsRange"))
+    service = object_of(said.get("service"))
+    found = list_of(service.get("reservationShotsRange")) if reserved else []
+    found = found or list_of(service.get("shotsRange"))
     if len(found) == 2 and all(isinstance(each, int) for each in found):
         return found[0], found[1]
     return None
@@ -153,25 +153,25 @@ def shots_range(said: Mapping[str, Any], reserved: bool) -> tuple[int, int] | No
 
 def calibration(said: Mapping[str, Any]) -> Calibration | None:
     """From the paradigm and the standardized properties, or from IonQ's and AQT's means; None without qubits."""
-    paradigm, standard = _object(said.get("paradigm")), _object(said.get("standardized"))
-    provider = _object(said.get("provider"))
+    paradigm, standard = object_of(said.get("paradigm")), object_of(said.get("standardized"))
+    provider = object_of(said.get("provider"))
     qubits = count(paradigm.get("qubitCount"))
     if not qubits:
         return None
-    ones = [_object(each) for each in _object(standard.get("oneQubitProperties")).values()]
-    pairs = [_object(each) for each in _object(standard.get("twoQubitProperties")).values()]
-    mean, timing = _object(provider.get("fidelity")), _object(provider.get("timing"))
+    ones = [object_of(each) for each in object_of(standard.get("oneQubitProperties")).values()]
+    pairs = [object_of(each) for each in object_of(standard.get("twoQubitProperties")).values()]
+    mean, timing = object_of(provider.get("fidelity")), object_of(provider.get("timing"))
     best = [min(found) for each in pairs if (found := list(_gate_errors(each)))]
     limits = shots_range(said, reserved=False)
     return Calibration(
         qubits=qubits,
-        taken_at=unix_time(_object(said.get("service")).get("updatedAt")),
-        basis_gates=tuple(gate for gate in _list(paradigm.get("nativeGateSet")) if isinstance(gate, str)),
-        coupling=tuple(_coupling(_object(paradigm.get("connectivity")))),
-        two_qubit_error=_first(_median(best), _error(_object(mean.get("2Q")).get("mean"))),
-        readout_error=_first(_median(_readout(ones)), _error(_object(mean.get("spam")).get("mean"))),
-        t1_s=_first(_median(_times(ones, "T1")), _number(timing.get("T1"))),
-        t2_s=_first(_median(_times(ones, "T2")), _number(timing.get("T2"))),
+        taken_at=unix_time(object_of(said.get("service")).get("updatedAt")),
+        basis_gates=tuple(gate for gate in list_of(paradigm.get("nativeGateSet")) if isinstance(gate, str)),
+        coupling=tuple(_coupling(object_of(paradigm.get("connectivity")))),
+        two_qubit_error=_first(median_of(best), _error(object_of(mean.get("2Q")).get("mean"))),
+        readout_error=_first(median_of(_readout(ones)), _error(object_of(mean.get("spam")).get("mean"))),
+        t1_s=_first(median_of(_times(ones, "T1")), _number(timing.get("T1"))),
+        t2_s=_first(median_of(_times(ones, "T2")), _number(timing.get("T2"))),
         gate_time_s=_number(timing.get("2Q")),
         max_shots=limits[1] if limits and limits[1] > 0 else None,
     )
@@ -179,15 +179,15 @@ def calibration(said: Mapping[str, Any]) -> Calibration | None:
 
 def _coupling(connectivity: Mapping[str, Any]) -> Iterable[tuple[int, int]]:
     """The pairs of a graph; none where everything is connected, which the graph does not spell out."""
-    for one, others in _object(connectivity.get("connectivityGraph")).items():
-        for other in _list(others):
+    for one, others in object_of(connectivity.get("connectivityGraph")).items():
+        for other in list_of(others):
             first, second = count(one), count(other)
             if first is not None and second is not None:
                 yield first, second
 
 
 def _gate_errors(pair: Mapping[str, Any]) -> Iterable[float]:
-    for each in map(_object, _list(pair.get("twoQubitGateFidelity"))):
+    for each in map(object_of, list_of(pair.get("twoQubitGateFidelity"))):
         error = _error(each.get("fidelity"))
         if error is not None:
             yield error
@@ -195,8 +195,8 @@ def _gate_errors(pair: Mapping[str, Any]) -> Iterable[float]:
 
 def _readout(ones: Iterable[Mapping[str, Any]]) -> Iterable[float]:
     for one in ones:
-        for each in map(_object, _list(one.get("oneQubitFidelity"))):
-            kind = str(_object(each.get("fidelityType")).get("name", "")).upper()
+        for each in map(object_of, list_of(one.get("oneQubitFidelity"))):
+            kind = str(object_of(each.get("fidelityType")).get("name", "")).upper()
             error = _error(each.get("fidelity")) if kind.startswith("READOUT") else None
             if error is not None:
                 yield error
@@ -205,7 +205,7 @@ def _readout(ones: Iterable[Mapping[str, Any]]) -> Iterable[float]:
 
 def _times(ones: Iterable[Mapping[str, Any]], name: str) -> Iterable[float]:
     for one in ones:
-        said = _object(one.get(name))
+        said = object_of(one.get(name))
         value, unit = _number(said.get("value")), str(said.get("unit") or "s").lower()
         if value is not None and unit in _UNITS:
             yield value * _UNITS[unit]
@@ -236,18 +236,5 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return statistics.median(found) if found else None
-
-
 def _first(*values: float | None) -> float | None:
     return next((value for value in values if value is not None), None)
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -21,7 +21,7 @@ from qiskit_ibm_runtime.exceptions import IBMNotAuthorizedError
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Calibration, Observation
 from qtandem.core.providers.base import Capabilities, ProviderSpec, TaskReport, TaskState
-from qtandem.core.providers.calibrations import digest
+from qtandem.core.providers.calibrations import Recent, digest
 from qtandem.core.providers.classify import Call, Meaning, unreadable
 from qtandem.core.providers.combine import Signals, observation, seconds
 from qtandem.core.providers.ended import Ended
@@ -30,6 +30,7 @@ from qtandem.core.providers.ibm.forwarding import Gate
 from qtandem.core.providers.ibm.http import TIMEOUT_S, IamAuth, adapter
 from qtandem.core.providers.ibm.rest import base, tag, translated
 from qtandem.core.providers.ibm.settings import BATCH, Settings
+from qtandem.core.providers.parts import object_of, text_of
 from qtandem.core.providers.passing import Asked
 
 T = TypeVar("T")
@@ -53,7 +54,6 @@ STATES = {
     "cancelled - ran too long": TaskState.FAILED,
 }
 _RAN_TOO_LONG = 1305
-_CALIBRATION_S = 600.0
 _PAGE = 200
 _NO_SESSIONS = Meaning("policy", "Set SESSION_MODE=batch for this resource: the plan permits no dedicated session.")
 
@@ -71,7 +71,6 @@ class ComputeProvider:
         self._backend = settings.backend
         self._mode, self._ttl_s = settings.session_mode(), settings.session_ttl_s()
         self._job_limit_s = settings.job_limit_s()
-        self._clock = clock
         self._auth = IamAuth(account)
         # The client would walk the whole stack for every request, to tell IBM what called it.
         os.environ.setdefault("USAGE_DATA_OPT_OUT", "True")
@@ -83,8 +82,7 @@ class ComputeProvider:
         self._opened: dict[str, str] = {}
         self._ended = Ended()
         self._configuration: dict[str, Any] = {}
-        self._calibration: Calibration | None = None
-        self._calibrated_at: float | None = None
+        self._calibration = Recent(self._read_calibration, clock)
 
     def observe(self) -> Observation:
         device = self._device()
@@ -92,14 +90,14 @@ class ComputeProvider:
             why = f"{self._backend} is not among the backends of this instance"
             return Observation(availability=Availability.FORBIDDEN, reason=why)
         status = self._status()
-        listed = _object(device.get("status"))
+        listed = object_of(device.get("status"))
         signals = Signals(
             words=(listed.get("name"), status.get("status")),
             operational=status.get("state"),
             queues=(device.get("queue_length"), status.get("length_queue")),
-            reason=_text(listed.get("reason")) or _text(status.get("message")),
+            reason=text_of(listed.get("reason")) or text_of(status.get("message")),
         )
-        return observation(signals, self._read_calibration())
+        return observation(signals, self._calibration.get())
 
     def acquire(self, key: str, slots: int) -> str:  # noqa: ARG002  IBM's sessions are not divided
         found = self.find_session(key)
@@ -203,15 +201,15 @@ class ComputeProvider:
         return {task: self._ended.get(task) or self._report(task, rows[task]) for task in tasks if task in rows}
 
     def _report(self, task: str, job: Mapping[str, Any]) -> TaskReport:
-        state = _object(job.get("state"))
-        word = _text(state.get("status") or job.get("status")).lower()
+        state = object_of(job.get("state"))
+        word = text_of(state.get("status") or job.get("status")).lower()
         if word not in STATES:
             raise unreadable(Call(VENDOR, "tell the state of a task"), f"the state is {word[:40]!r}")
         found = STATES[word]
         if found is TaskState.CANCELLED and state.get("reason_code") == _RAN_TOO_LONG:
             found = TaskState.FAILED
         usage = _charged(job) if found.final else None
-        report = TaskReport(found, _text(state.get("reason")), usage, more=found.final and usage is None)
+        report = TaskReport(found, text_of(state.get("reason")), usage, more=found.final and usage is None)
         if found.final:
             self._ended.keep(task, report)
         return report
@@ -250,7 +248,7 @@ class ComputeProvider:
 
     def _found(self, device: Mapping[str, Any], details: bool) -> dict[str, object]:
         row = {key: device.get(key) for key in ("name", "qubits")} | {"simulator": device.get("is_simulator")}
-        row |= {"queue": device.get("queue_length"), "status": _object(device.get("status")).get("name")}
+        row |= {"queue": device.get("queue_length"), "status": object_of(device.get("status")).get("name")}
         if details:
             call = Call(VENDOR, f"describe {row['name']}", missing="policy")
             found = self._ask(call, lambda: self._api.backend(str(row["name"])).configuration())
@@ -266,7 +264,7 @@ class ComputeProvider:
         devices = answer.get("devices")
         if not isinstance(devices, list):
             raise unreadable(call, json.dumps(answer))
-        return list(map(_object, devices))
+        return list(map(object_of, devices))
 
     def _status(self) -> dict[str, Any]:
         # The client's own `status()` makes zero of a queue that is not said.
@@ -291,14 +289,7 @@ class ComputeProvider:
             return None
 
     def _read_calibration(self) -> Calibration | None:
-        """Read again every ten minutes; what was known stays while the vendor does not give it."""
-        if self._calibrated_at is None or self._clock() - self._calibrated_at >= _CALIBRATION_S:
-            try:
-                found = digest({"configuration": self._read_configuration(), "properties": self._properties()})
-            except QtandemError:
-                return self._calibration
-            self._calibration, self._calibrated_at = found or self._calibration, self._clock()
-        return self._calibration
+        return digest({"configuration": self._read_configuration(), "properties": self._properties()})
 
     def _details(self, token: str) -> dict[str, Any] | None:
         try:
@@ -317,7 +308,7 @@ class ComputeProvider:
         query, skip = self._listing(limit, **query), 0
         while True:
             rows = self._page_of_jobs(query | {"skip": skip})
-            yield from map(_object, rows)
+            yield from map(object_of, rows)
             skip += len(rows)
             if len(rows) < _PAGE:
                 return
@@ -346,7 +337,7 @@ class ComputeProvider:
         """Raise `no-lease` where a submission failed because the session closed by itself."""
         details = self._details(token)
         if details is None or not sessions.is_open(details):
-            why = _text(_object(details).get("state_reason"))
+            why = text_of(object_of(details).get("state_reason"))
             raise QtandemError(
                 "no-lease",
                 f"IBM has closed the session{f': {why}' if why else ''}",
@@ -379,12 +370,4 @@ class ComputeProvider:
 
 
 def _charged(row: Mapping[str, Any]) -> float | None:
-    return seconds(_object(row.get("usage")).get("qpu_charge_time_seconds"))
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    return seconds(object_of(row.get("usage")).get("qpu_charge_time_seconds"))

@@ -20,13 +20,14 @@ from typing import Any
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Calibration, Observation
 from qtandem.core.providers.base import Capabilities, ProviderSpec, TaskReport, TaskState
-from qtandem.core.providers.calibrations import digest
+from qtandem.core.providers.calibrations import Recent, digest
 from qtandem.core.providers.classify import Call, unreadable
 from qtandem.core.providers.combine import Signals, count, observation, seconds
 from qtandem.core.providers.ibm import payloads
 from qtandem.core.providers.ibm.http import Http, IamAuth
 from qtandem.core.providers.ibm.settings import DEFAULT_TIMEOUT_S, MAX_TIMEOUT_S, Settings
 from qtandem.core.providers.ibm.storage import Storage
+from qtandem.core.providers.parts import object_of, text_of
 
 VENDOR = "IBM Quantum System"
 PREFIX = "QRMI_IBM_QS_"
@@ -38,7 +39,6 @@ STATES = {
     "cancelled": TaskState.CANCELLED,
 }
 _MARK = b"qtmd"
-_CALIBRATION_S = 600.0
 # A task may wait for a paused machine before it begins: its addresses last longer than its run.
 _WAIT_S = 86_400
 _DUPLICATE = "already-exists"
@@ -63,23 +63,21 @@ class SystemProvider:
         self._http = Http(VENDOR, account.endpoint, IamAuth(account))
         self._bucket, self._no_bucket = settings.bucket(), settings.missing_for_bucket()
         self._storage: Storage | None = None
-        self._clock = clock
         self._configuration: dict[str, Any] = {}
-        self._calibration: Calibration | None = None
-        self._calibrated_at: float | None = None
+        self._calibration = Recent(self._read_calibration, clock)
 
     def observe(self) -> Observation:
         details = self._details()
-        total = count(_object(self._lanes().get("hpc_workload_manager")).get("lanes"))
+        total = count(object_of(self._lanes().get("hpc_workload_manager")).get("lanes"))
         occupied = sum(1 for job in self._jobs() if self._occupies(job))
         signals = Signals(
             words=(details.get("status"),),
             locked=details.get("locked"),
             free=() if total is None else (max(0, total - occupied),),
             total=total,
-            reason=_text(details.get("message")),
+            reason=text_of(details.get("message")),
         )
-        return observation(signals, self._read_calibration())
+        return observation(signals, self._calibration.get())
 
     def acquire(self, key: str, slots: int) -> str:  # noqa: ARG002  the machine has no sessions: the lease is ours
         """`key`, once the machine has shown that it knows us; a job need not start to learn that it does not."""
@@ -90,7 +88,7 @@ class SystemProvider:
         """Stop the jobs of the lease, and free the lanes of those that ended."""
         head = _head(token)
         for job in list(self._jobs()):
-            id = _text(job.get("id"))
+            id = text_of(job.get("id"))
             if _of(id) == head:
                 self._end(id)
 
@@ -127,17 +125,17 @@ class SystemProvider:
     def find_task(self, key: str) -> str | None:
         tail = _tail(key)
         for job in self._jobs():
-            id = _text(job.get("id"))
+            id = text_of(job.get("id"))
             if _of(id) is not None and id.endswith(tail):
                 return id
         ended = self._read_ended(tail)
-        return _text(ended.get("id")) or None if ended is not None else None
+        return text_of(ended.get("id")) or None if ended is not None else None
 
     def task_status(self, task: str) -> TaskReport:
         return _report(self._job(task))
 
     def task_statuses(self, tasks: Sequence[str]) -> dict[str, TaskReport]:
-        rows = {_text(job.get("id")): job for job in self._jobs()}
+        rows = {text_of(job.get("id")): job for job in self._jobs()}
         return {task: _report(rows[task]) for task in tasks if task in rows}
 
     def task_result(self, task: str) -> str:
@@ -189,7 +187,7 @@ class SystemProvider:
         """Delete our jobs that ended and whose results are in the bucket; how many."""
         freed = 0
         for job in list(self._jobs()):
-            id = _text(job.get("id"))
+            id = text_of(job.get("id"))
             if _of(id) is None or not _report(job).state.final:
                 continue
             if _report(job).state is not TaskState.COMPLETED or self._store().has(_results(id)):
@@ -253,18 +251,18 @@ class SystemProvider:
         rows = answer.get("jobs")
         if not isinstance(rows, list):
             raise unreadable(Call(VENDOR, "list the tasks"), json.dumps(answer))
-        return (job for job in map(_object, rows) if job.get("backend") == self._backend)
+        return (job for job in map(object_of, rows) if job.get("backend") == self._backend)
 
     def _occupies(self, job: Mapping[str, Any]) -> bool:
         """Whether a job takes a lane that no lease of ours accounts for: all but ours that run."""
-        ours = _of(_text(job.get("id"))) is not None
-        return not (ours and _text(job.get("status")).lower() == TaskState.RUNNING.value)
+        ours = _of(text_of(job.get("id"))) is not None
+        return not (ours and text_of(job.get("status")).lower() == TaskState.RUNNING.value)
 
     def discover(self, details: bool) -> list[dict[str, object]]:  # noqa: ARG002  the machine's list names no qubits
         rows = self._get("/v1/backends", "list its backends", "unsupported").get("backends")
         if not isinstance(rows, list):
             raise unreadable(Call(VENDOR, "list its backends"), json.dumps(rows))
-        return [self._found(str(each["name"]), each) for each in map(_object, rows) if each.get("name")]
+        return [self._found(str(each["name"]), each) for each in map(object_of, rows) if each.get("name")]
 
     def _found(self, name: str, row: Mapping[str, Any]) -> dict[str, object]:
         found = self._get(f"/v1/backends/{name}/configuration", f"describe {name}", "policy")
@@ -298,14 +296,7 @@ class SystemProvider:
             return None
 
     def _read_calibration(self) -> Calibration | None:
-        """Read again every ten minutes; what was known stays while the vendor does not give it."""
-        if self._calibrated_at is None or self._clock() - self._calibrated_at >= _CALIBRATION_S:
-            try:
-                found = digest({"configuration": self._read_configuration(), "properties": self._properties()})
-            except QtandemError:
-                return self._calibration
-            self._calibration, self._calibrated_at = found or self._calibration, self._clock()
-        return self._calibration
+        return digest({"configuration": self._read_configuration(), "properties": self._properties()})
 
     def _read_ended(self, tail: str) -> dict[str, Any] | None:
         if self._bucket is None:
@@ -351,11 +342,11 @@ def _of(id: str) -> str | None:
 
 
 def _report(job: Mapping[str, Any]) -> TaskReport:
-    word = _text(job.get("status")).lower()
+    word = text_of(job.get("status")).lower()
     if word not in STATES:
         raise unreadable(Call(VENDOR, "tell the state of a task"), f"the state is {word[:40]!r}")
-    nanoseconds = seconds(_object(job.get("usage")).get("quantum_nanoseconds"))
-    said = (_text(job.get("reason_message")), _text(job.get("reason_solution")))
+    nanoseconds = seconds(object_of(job.get("usage")).get("quantum_nanoseconds"))
+    said = (text_of(job.get("reason_message")), text_of(job.get("reason_solution")))
     return TaskReport(STATES[word], " ".join(filter(None, said)), None if nanoseconds is None else nanoseconds * 1e-9)
 
 
@@ -384,11 +375,3 @@ def _decoded(what: str, content: bytes) -> str:
         return content.decode()
     except UnicodeDecodeError:
         raise unreadable(Call(VENDOR, what), content) from None
-
-
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -74,11 +74,3 @@ def must_be(payload: Mapping[str, object], kind: str, vendor: str) -> None:
     """Raises `bad-payload` for another kind."""
     if payload.get("kind") != kind:
         raise QtandemError("bad-payload", f"{vendor} takes {kind}, not {payload.get('kind')!r}")
-
-
-def object_of(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def list_of(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

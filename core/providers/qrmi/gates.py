@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.providers.classify import Call
+from qtandem.core.providers.parts import list_of, object_of
 from qtandem.core.providers.passing import Asked, Passed, cleaned, parsed, refused
-from qtandem.core.providers.qrmi.dialects import list_of, object_of
 from qtandem.core.providers.qrmi.iqm import JOB_TYPES
 from qtandem.core.providers.records import Records
 

@@ -21,7 +21,8 @@ from qtandem.core.providers.base import ProviderSpec, TaskReport
 from qtandem.core.providers.calibrations import unix_time
 from qtandem.core.providers.classify import Call, unreadable
 from qtandem.core.providers.combine import Signals, count
-from qtandem.core.providers.qrmi.dialects import Keys, list_of, must_be, text
+from qtandem.core.providers.parts import list_of
+from qtandem.core.providers.qrmi.dialects import Keys, must_be, text
 from qtandem.core.providers.qrmi.wheel import Wheel
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from qtandem.core.facts import Calibration
 from qtandem.core.providers.base import ProviderSpec, TaskReport
 from qtandem.core.providers.classify import Call
 from qtandem.core.providers.combine import Signals, count
-from qtandem.core.providers.qrmi.dialects import Keys, list_of, must_be, object_of, text
+from qtandem.core.providers.parts import list_of, object_of
+from qtandem.core.providers.qrmi.dialects import Keys, must_be, text
 from qtandem.core.providers.qrmi.oauth import TokenReader
 from qtandem.core.providers.qrmi.reader import Reader
 from qtandem.core.providers.qrmi.wheel import Wheel, use_munge

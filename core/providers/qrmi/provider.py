@@ -8,8 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.facts import Availability, Calibration, Observation
+from qtandem.core.facts import Availability, Observation
 from qtandem.core.providers.base import Capabilities, ProviderSpec, TaskReport, TaskState
+from qtandem.core.providers.calibrations import Recent
 from qtandem.core.providers.combine import observation
 from qtandem.core.providers.passing import Asked
 from qtandem.core.providers.qrmi import felis, iqm, oqtopus, pasqal
@@ -17,8 +18,6 @@ from qtandem.core.providers.qrmi.dialects import Dialect
 from qtandem.core.providers.qrmi.gates import FelisGate, IqmGate, PasqalGate
 from qtandem.core.providers.qrmi.wheel import nothing_made
 from qtandem.core.providers.records import Records, folder
-
-_CALIBRATION_S = 600.0
 
 
 class QrmiProvider:
@@ -32,12 +31,10 @@ class QrmiProvider:
     def __init__(self, spec: ProviderSpec, speak: Dialect, clock: Callable[[], float] = time.monotonic) -> None:
         self._speak = speak
         self._records = Records(lambda: folder(spec.type, spec))
-        self._clock = clock
-        self._calibration: Calibration | None = None
-        self._calibrated_at: float | None = None
+        self._calibration = Recent(speak.calibration, clock, ("bad-credentials", "policy", "bad-config"))
 
     def observe(self) -> Observation:
-        return observation(self._speak.signals(), self._read_calibration())
+        return observation(self._speak.signals(), self._calibration.get())
 
     def acquire(self, key: str, slots: int) -> str:  # noqa: ARG002  there are no sessions
         """Opens nothing: looks whether the device takes tasks."""
@@ -104,18 +101,6 @@ class QrmiProvider:
         except QtandemError as error:
             if error.code != "unsupported":
                 raise
-
-    def _read_calibration(self) -> Calibration | None:
-        """Read again every ten minutes; what was known stays while the vendor does not give it."""
-        if self._calibrated_at is None or self._clock() - self._calibrated_at >= _CALIBRATION_S:
-            try:
-                found = self._speak.calibration()
-            except QtandemError as error:
-                if error.code in ("bad-credentials", "policy", "bad-config"):
-                    raise
-                return self._calibration
-            self._calibration, self._calibrated_at = found or self._calibration, self._clock()
-        return self._calibration
 
 
 def _capabilities(kind: str, *, logs: bool, sessions: bool = False) -> Capabilities:
