@@ -58,6 +58,7 @@ class Runner:
         self._active: dict[int, _Active] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._rung = asyncio.Event()
+        self._tell_later = False
         self._stopping = False
 
     def stop(self) -> None:
@@ -262,6 +263,8 @@ class Runner:
 
     def _report_ends(self) -> None:
         """Ends that the daemon did not confirm, of jobs that are gone from here, are told again."""
+        if self._tell_later:
+            return
         due = [end for end in self._store.ends() if end.job not in self._active]
         if due and not any(task.get_name() == "ends" for task in self._tasks):
             task = asyncio.create_task(self._retell(due), name="ends")
@@ -273,7 +276,12 @@ class Runner:
             if not await self._tell_end(end):
                 break
         if self._store.ends():
-            asyncio.get_running_loop().call_later(END_RETRY_S, self._rung.set)
+            self._tell_later = True
+            asyncio.get_running_loop().call_later(END_RETRY_S, self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._tell_later = False
+        self._rung.set()
 
     def _backoff(self, row: Row, retry_after: float | None) -> float:
         if retry_after:

@@ -55,10 +55,15 @@ class Dialogue(ABC):
         patience_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path = default_socket() if path is None else Path(path)
+        self._named = None if path is None else Path(path)
         self.clock = clock
         self._deadline_s = deadline_s
         self._patience_s = patience_s
+
+    @property
+    def path(self) -> Path:
+        """The socket; where none was named, looked for anew, since the user's own daemon may start after us."""
+        return self._named or default_socket()
 
     async def get(self, *parts: str, deadline_s: float | None = None, **query: str | float | None) -> object:
         """GET /v1/PARTS?QUERY; parameters that are None are left out."""

@@ -259,3 +259,16 @@ def test_the_claim_that_the_job_was_given_is_used(daemon, monkeypatch):
     monkeypatch.setenv("QTANDEM_CLAIM", "c")
     with pytest.raises(client.QrmiError):
         QuantumResource("fez").acquire()
+
+
+def test_an_own_daemon_that_starts_later_is_found(daemon, monkeypatch, tmp_path):
+    monkeypatch.delenv("QTANDEM_SOCKET", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr("qtandem.core.client.dialogue.SYSTEM_SOCKET", str(tmp_path / "none"))
+    early = Daemon()
+    with pytest.raises(QtandemError, match="cannot be reached"):
+        early.get("resources")
+    (tmp_path / "qtandem").mkdir()
+    (tmp_path / "qtandem" / "qtandem.sock").symlink_to(daemon.path)
+    daemon.routes["GET /resources"] = {"resources": []}
+    assert early.get("resources") == {"resources": []}

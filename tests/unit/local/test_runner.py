@@ -210,6 +210,21 @@ async def test_an_end_that_nobody_heard_is_told_again(machine):
     await machine.until(job, lambda row: not machine.queue._store.ends())
 
 
+async def test_rings_do_not_have_an_unheard_end_told_more_often(machine):
+    def refuse(call):
+        raise QtandemError("daemon-unreachable", "no")
+
+    machine.daemon.routes["POST /end"] = refuse
+    await machine.run()
+    await machine.open()
+    job = await machine.submit("pass")
+    await machine.ended(job)
+    for _ in range(20):
+        await machine.open()
+        await asyncio.sleep(0.02)
+    assert len(machine.daemon.called("POST", "/end")) <= 2  # at its end, and once more
+
+
 async def test_a_runner_that_died_leaves_no_process_and_no_lease(machine):
     argv = ["-m", "qtandem.local.command", "run", "--state-dir", str(machine.folder), "--socket", machine.daemon.path]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
