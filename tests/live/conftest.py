@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +12,8 @@ import pytest
 
 from tests.live.cluster import QPUS, Cluster
 from tests.live.gridengine_cluster import GridEngineCluster
-from tests.live.hosts import ROOT, no_docker, unique_project
+from tests.live.hosts import no_docker, unique_project
+from tests.live.images import build, chosen, required
 from tests.live.lsf_cluster import LsfCluster
 from tests.live.pbs_cluster import PbsCluster
 from tests.live.slurm_cluster import SlurmCluster
@@ -27,16 +26,6 @@ CLUSTERS: dict[str, type[Cluster]] = {
 }
 # Of these QTANDEM_NAME_IMAGE names an image with the manager in it, which the tester has; the rest is built on it.
 SUPPLIED = ("pbs", "lsf")
-
-
-def required(manager: str) -> bool:
-    return manager in os.environ.get("QTANDEM_REQUIRE_LIVE", "").split(",")
-
-
-def chosen(manager: str) -> bool:
-    """Whether the manager's suite runs: QTANDEM_LIVE is `all` or a list (default: slurm); required ones always do."""
-    wanted = os.environ.get("QTANDEM_LIVE", "slurm").split(",")
-    return manager in wanted or "all" in wanted or required(manager)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -98,12 +87,9 @@ def image(manager: str) -> str:
     if manager in SUPPLIED:
         os.environ[f"QTANDEM_{manager.upper()}_BASE"], given = given, ""
     if not given:
-        # Several test processes may want it at once.
-        with (ROOT / "containers/wheelhouse/.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            built = subprocess.run([ROOT / "containers/build", manager], capture_output=True, text=True, check=False)
-        if built.returncode:
-            pytest.fail(f"containers/build: {built.stdout[-3000:]}{built.stderr[-3000:]}", pytrace=False)
+        failed = build(manager)
+        if failed:
+            pytest.fail(failed, pytrace=False)
     return given or f"qtandem-{manager}"
 
 

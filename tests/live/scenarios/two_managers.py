@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -11,7 +10,8 @@ import pytest
 
 from tests.live.both_cluster import Host
 from tests.live.cluster import AT_REST, Cluster, Measured, all_at_once
-from tests.live.hosts import ROOT, no_docker, unique_project
+from tests.live.hosts import no_docker, unique_project
+from tests.live.images import build, chosen, required
 from tests.live.witness import sessions
 
 MANAGERS = ("slurm",)
@@ -21,15 +21,15 @@ JOBS = 100
 
 @pytest.fixture(scope="module")
 def both() -> Iterator[Host]:
-    if "all" not in os.environ.get("QTANDEM_LIVE", "").split(","):
-        pytest.skip("two clusters at once: run it by make live, or with QTANDEM_LIVE=all")
+    if not chosen("slurm", "gridengine"):
+        pytest.skip("it runs where the suites of both managers do: QTANDEM_LIVE=slurm,gridengine")
+    if no_docker() and required("slurm", "gridengine"):
+        pytest.fail(f"the live suites of both managers are required: {no_docker()}", pytrace=False)
     if no_docker():
         pytest.skip(f"no live cluster: {no_docker()}")
-    given = os.environ.get("QTANDEM_BOTH_IMAGE", "")
-    if not given:
-        built = subprocess.run([ROOT / "containers/build", "both"], capture_output=True, text=True, check=False)
-        if built.returncode:
-            pytest.fail(f"containers/build both: {built.stderr[-3000:]}", pytrace=False)
+    failed = "" if os.environ.get("QTANDEM_BOTH_IMAGE") else build("both")
+    if failed:
+        pytest.fail(failed, pytrace=False)
     host = Host(unique_project("both"))
     try:
         yield host.up()
