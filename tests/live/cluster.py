@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.live.hosts import PYTHON, ROOT, Agent, HostLost, Project, Result
+from tests.live.hosts import PYTHON, ROOT, Agent, HostLost, Project, Result, docker
 
 T = TypeVar("T")
 # Prints a line of figures at the end of the run.
@@ -63,8 +63,19 @@ class Cluster(abc.ABC):
     manager: str
     control: str
     workers: tuple[str, ...]
-    # The manager's word for "waits for its QPU", and daemons by role: controller, accounting, execution.
+    # The manager's word for "waits for its QPU".
     waits_for_qpu: str
+    # The manager's daemons by role: controller, execution, and accounting where there is one.
+    roles: Mapping[str, str]
+    # What runs on the control host and on each worker, in the order in which it starts.
+    control_daemons: tuple[str, ...]
+    worker_daemons: tuple[str, ...]
+    # Seconds that a daemon, and all of them together, may take to be there again.
+    starts_within_s = 60.0
+    # What an admin types for a worker whose daemons are back, if the manager does not use it by itself.
+    resumes = ""
+    # What prints the logs of a host.
+    logs: str
     cannot: Mapping[str, str] = {}
     # Whether the manager keeps every requeued job waiting for a while.
     pauses_requeued = True
@@ -143,30 +154,58 @@ class Cluster(abc.ABC):
         """Slots of each QPU that the manager counts as used by its jobs."""
 
     @abc.abstractmethod
-    def start(self, daemon: str, host: str = "") -> None: ...
-
-    @abc.abstractmethod
-    def kill(self, daemon: str, host: str = "") -> None:
-        """SIGKILL to a daemon: qtandemd, relay, deadman, or a role of the manager's."""
-
-    @abc.abstractmethod
-    def lose_node(self, host: str) -> None:
-        """End everything on a host at once, as a power failure would."""
-
-    @abc.abstractmethod
-    def return_node(self, host: str) -> None: ...
-
-    @abc.abstractmethod
     def records(self, job: str) -> str:
         """Everything that the manager shows about a job, to anybody."""
 
     @abc.abstractmethod
+    def overview(self) -> str:
+        """What the manager and the daemon show of the whole cluster, for whoever reads a failure."""
+
+    # ---- daemons and nodes
+    def start(self, daemon: str, host: str = "") -> None:
+        started = ["cluster", "start", self.roles.get(daemon, daemon)]
+        self.exec(self._host(daemon, host), started, timeout=self.starts_within_s).check()
+
+    def kill(self, daemon: str, host: str = "") -> None:
+        """SIGKILL to a daemon: qtandemd, relay, deadman, or a role of the manager's."""
+        self.exec(self._host(daemon, host), ["cluster", "kill", self.roles.get(daemon, daemon)]).check()
+
+    def _host(self, daemon: str, host: str) -> str:
+        on_workers = self.roles.get(daemon, daemon) in (self.roles["execution"], "relay")
+        return host or (self.workers[0] if on_workers else self.control)
+
+    def lose_node(self, host: str) -> None:
+        """End everything on a host at once, as a power failure would."""
+        docker("kill", self.containers[host])
+
+    def return_node(self, host: str) -> None:
+        began = time.time()
+        docker("start", self.containers[host])
+        up = ["find", "/run/cluster-ready", "-newermt", f"@{began}"]
+        self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
+
     def heal(self) -> None:
-        """Bring back every daemon and node that a scenario may have left down."""
+        """Bring back every daemon and node that a scenario may have left down, and open every QPU."""
+        self.revive()
+        self.open()
+        self.wait_sensors(QPUS, 30)
 
     def revive(self) -> None:
         """The same under load: sensors need not show that all is free."""
-        self.heal()
+        for host in (self.control, *self.workers):
+            try:
+                self.exec(host, ["true"], timeout=10)
+            except HostLost:
+                self.return_node(host)
+        for daemon in self.control_daemons:
+            self.start(daemon, self.control)
+        for host in self.workers:
+            for daemon in self.worker_daemons:
+                self.start(daemon, host)
+            if self.resumes:
+                self.shell(self.control, self.resumes.format(host=host))
+        self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
+        self.until(self.ready, bool, self.starts_within_s, "the cluster is ready")
 
     # ---- hosts
     def exec(self, host: str, argv: Sequence[str], user: str = "", **options: Any) -> Result:
@@ -302,9 +341,21 @@ class Cluster(abc.ABC):
             pytest.skip(f"{self.manager} cannot: {ability} ({self.cannot[ability]})")
 
     # ---- evidence
-    @abc.abstractmethod
     def collect(self, into: Path) -> None:
         """Copy logs of every host into a directory, for whoever reads a failure."""
+        for host, container in self.containers.items():
+            folder = into / host
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "container.log").write_text(docker("logs", container))
+            (folder / "logs.txt").write_text(_or_down(lambda host=host: self.shell(host, self.logs).stdout))
+        (into / "state.txt").write_text(_or_down(self.overview))
+
+
+def _or_down(read: Callable[[], str]) -> str:
+    try:
+        return read()
+    except HostLost:
+        return "the host is down\n"
 
 
 def _rows(body: Any, key: str) -> list[dict[str, Any]]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from qtandem.gridengine import complexes
 from qtandem.gridengine.records import parsed
 from tests.live.cluster import QPUS, Cluster, JobView
-from tests.live.hosts import HostLost, Result, docker
+from tests.live.hosts import Result
 
 COMMON = "/var/lib/gridengine/default/common"
-_ROLES = {"controller": "qmaster", "execution": "execd"}
 SGE = {"SGE_ROOT": "/var/lib/gridengine", "SGE_CELL": "default"}
 # Columns of the accounting file.
 _QUEUE, _HOST, _OWNER, _NUMBER, _START, _FAILED, _EXIT, _TASK = 0, 1, 3, 5, 9, 11, 12, 35
@@ -32,6 +30,13 @@ class GridEngineCluster(Cluster):
     waits_for_qpu = WAITS
     devices_user = "qtandem-worker"
     pauses_requeued = False
+    roles: Mapping[str, str] = {"controller": "qmaster", "execution": "execd"}
+    control_daemons = ("qmaster", "launcher", "qtandemd", "deadman")
+    worker_daemons = ("relay", "execd")
+    logs = (
+        "tail -n +1 /var/spool/gridengine/qmaster/messages /var/spool/gridengine/execd/*/messages "
+        "/var/log/cluster/* 2>/dev/null; ps -ef"
+    )
     cannot: Mapping[str, str] = {
         "directives": "the scenario's directive is Slurm's; `#$ -l qpu=` has a scenario of its own",
         "interactive": "the scenario runs srun; qrsh has a scenario of its own",
@@ -216,65 +221,20 @@ class GridEngineCluster(Cluster):
                     used[name] += int(float(request.text or 0))
         return used
 
-    # ---- daemons and nodes
-    def start(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "start", _ROLES.get(daemon, daemon)], timeout=60).check()
-
-    def kill(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "kill", _ROLES.get(daemon, daemon)]).check()
-
-    def _host(self, daemon: str, host: str) -> str:
-        return host or (self.workers[0] if daemon in ("execution", "relay") else self.control)
-
-    def lose_node(self, host: str) -> None:
-        docker("kill", self.containers[host])
-
-    def return_node(self, host: str) -> None:
-        began = time.time()
-        docker("start", self.containers[host])
-        up = ["find", "/run/cluster-ready", "-newermt", f"@{began}"]
-        self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
-
     def heal(self) -> None:
         self.revive()
         self.open()
         self.until(self._gates, lambda gates: gates == [1] * len(self.workers), 30, "the load sensors are open")
         self.wait_sensors(QPUS, 30)
 
-    def revive(self) -> None:
-        for host in (self.control, *self.workers):
-            try:
-                self.exec(host, ["true"], timeout=10)
-            except HostLost:
-                self.return_node(host)
-        for daemon in ("qmaster", "launcher", "qtandemd", "deadman"):
-            self.start(daemon, self.control)
-        for host in self.workers:
-            for daemon in ("relay", "execd"):
-                self.start(daemon, host)
-        self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
-        self.until(self.ready, bool, 60, "the cluster is ready")
-
     # ---- evidence
     def records(self, job: str) -> str:
         commands = (["qstat", "-j", job], ["qstat", "-j", job, "-xml"], ["qacct", "-j", job], ["qhost", "-F"])
         return "\n".join(self.sge(command).text for command in commands)
 
-    def collect(self, into: Path) -> None:
-        logs = "/var/spool/gridengine/qmaster/messages /var/spool/gridengine/execd/*/messages /var/log/cluster/*"
-        for host, container in self.containers.items():
-            folder = into / host
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "container.log").write_text(docker("logs", container))
-            try:
-                (folder / "logs.txt").write_text(self.shell(host, f"tail -n +1 {logs} 2>/dev/null; ps -ef").stdout)
-            except HostLost:
-                (folder / "logs.txt").write_text("the host is down\n")
-        try:
-            state = [["qstat", "-f", "-u", "*"], ["qhost", "-F"], ["qconf", "-sconf"], ["qtandem", "leases"]]
-            (into / "state.txt").write_text("\n".join(self.sge(command).text for command in state))
-        except HostLost:
-            pass
+    def overview(self) -> str:
+        shown = [["qstat", "-f", "-u", "*"], ["qhost", "-F"], ["qconf", "-sconf"], ["qtandem", "leases"]]
+        return "\n".join(self.sge(command).text for command in shown)
 
 
 def _state(word: str) -> str:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Self
 
 from tests.live.cluster import QPUS, Cluster, JobView
-from tests.live.hosts import HostLost, Result, docker
+from tests.live.hosts import Result
 
-_ROLES = {"controller": "mbatchd", "execution": "sbatchd"}
 _STATES = {
     "PEND": "pending", "PSUSP": "pending", "RUN": "running", "USUSP": "suspended", "SSUSP": "suspended",
     "UNKWN": "running", "DONE": "ended", "EXIT": "ended", "ZOMBI": "ended",
@@ -33,6 +30,11 @@ class LsfCluster(Cluster):
     waits_for_qpu = WAITS
     pauses_requeued = False
     devices_user = "qtandem-worker"
+    roles: Mapping[str, str] = {"controller": "mbatchd", "execution": "sbatchd"}
+    control_daemons = ("lim", "res", "sbatchd", "mbatchd", "launcher", "qtandemd")
+    worker_daemons = ("relay", "lim", "res", "sbatchd")
+    starts_within_s = 90.0
+    logs = ". $LSF_ENVDIR/lsf.conf; tail -n +1 $LSF_LOGDIR/* /var/log/cluster/* 2>/dev/null; ps -ef"
     # When a job ends mbatchd adds what it had to the value that it knows, even one that is 0 by now.
     waits_in = ("pending", "starting")
     # The elim's period, LIM's poll and mbatchd's own interval, one after another; nothing asks LSF to look sooner.
@@ -178,44 +180,6 @@ class LsfCluster(Cluster):
     def wait_sensors(self, wanted: Mapping[str, int], within: float = 15.0) -> dict[str, int]:
         return super().wait_sensors(wanted, within + LAG_S)
 
-    # ---- daemons and nodes
-    def start(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "start", _ROLES.get(daemon, daemon)], timeout=90).check()
-
-    def kill(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "kill", _ROLES.get(daemon, daemon)]).check()
-
-    def _host(self, daemon: str, host: str) -> str:
-        return host or (self.workers[0] if daemon in ("execution", "sbatchd", "relay") else self.control)
-
-    def lose_node(self, host: str) -> None:
-        docker("kill", self.containers[host])
-
-    def return_node(self, host: str) -> None:
-        began = time.time()
-        docker("start", self.containers[host])
-        up = ["find", "/run/cluster-ready", "-newermt", f"@{began}"]
-        self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
-
-    def heal(self) -> None:
-        self.revive()
-        self.open()
-        self.wait_sensors(QPUS, 30)
-
-    def revive(self) -> None:
-        for host in (self.control, *self.workers):
-            try:
-                self.exec(host, ["true"], timeout=10)
-            except HostLost:
-                self.return_node(host)
-        for daemon in ("lim", "res", "sbatchd", "mbatchd", "launcher", "qtandemd"):
-            self.start(daemon, self.control)
-        for host in self.workers:
-            for daemon in ("relay", "lim", "res", "sbatchd"):
-                self.start(daemon, host)
-        self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
-        self.until(self.ready, bool, 90, "the cluster is ready")
-
     # ---- evidence
     def records(self, job: str) -> str:
         commands = (
@@ -229,22 +193,9 @@ class LsfCluster(Cluster):
         told = [self.lsf(command).text for command in commands]
         return "\n".join([*told, self.shell(self.control, f". $LSF_ENVDIR/lsf.conf; {events}").text])
 
-    def collect(self, into: Path) -> None:
-        for host, container in self.containers.items():
-            folder = into / host
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "container.log").write_text(docker("logs", container))
-            logs = ". $LSF_ENVDIR/lsf.conf; tail -n +1 $LSF_LOGDIR/* /var/log/cluster/* 2>/dev/null; ps -ef"
-            try:
-                (folder / "logs.txt").write_text(self.shell(host, logs).stdout)
-            except HostLost:
-                (folder / "logs.txt").write_text("the host is down\n")
-        try:
-            state = [["bhist", "-l", "-a", "-u", "all"], ["bjobs", "-l", "-u", "all"], ["bhosts"], ["bhosts", "-s"]]
-            told = [self.lsf(command).text for command in state] + [self.qtandem("leases").text]
-            (into / "state.txt").write_text("\n".join(told))
-        except HostLost:
-            pass
+    def overview(self) -> str:
+        shown = [["bhist", "-l", "-a", "-u", "all"], ["bjobs", "-l", "-u", "all"], ["bhosts"], ["bhosts", "-s"]]
+        return "\n".join([*(self.lsf(command).text for command in shown), self.qtandem("leases").text])
 
 
 # Of an array's elements: the one that is furthest behind comes first.

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
-from tests.live.cluster import QPUS, Cluster, JobView
-from tests.live.hosts import HostLost, Result, docker
+from tests.live.cluster import Cluster, JobView
+from tests.live.hosts import Result
 
 BIN = "/opt/pbs/bin"
-_ROLES = {"controller": "pbs_server", "execution": "pbs_mom"}
 _STATES = {
     "Q": "pending", "H": "pending", "W": "pending", "T": "pending", "B": "running", "R": "running", "S": "suspended",
     "U": "suspended", "E": "ending", "F": "ended", "X": "ended", "M": "ended",
@@ -32,6 +30,13 @@ class PbsCluster(Cluster):
     waits_for_qpu = WAITS
     pauses_requeued = False
     devices_user = "qtandem-worker"
+    roles: Mapping[str, str] = {"controller": "pbs_server", "execution": "pbs_mom"}
+    control_daemons = ("pbs_comm", "pbs_server", "pbs_sched", "launcher", "qtandemd", "deadman")
+    worker_daemons = ("relay", "pbs_mom")
+    logs = (
+        "tail -n +1 /var/spool/pbs/server_logs/* /var/spool/pbs/sched_logs/* /var/spool/pbs/mom_logs/* "
+        "/var/log/cluster/* 2>/dev/null; ps -ef"
+    )
     whole_environment = ("-V",)
     # PBS counts the first run as 1.
     first_attempt = 1
@@ -149,44 +154,6 @@ class PbsCluster(Cluster):
     def in_use(self) -> dict[str, int]:
         return _counted(self.server().get("resources_assigned", {}))
 
-    # ---- daemons and nodes
-    def start(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "start", _ROLES.get(daemon, daemon)], timeout=60).check()
-
-    def kill(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "kill", _ROLES.get(daemon, daemon)]).check()
-
-    def _host(self, daemon: str, host: str) -> str:
-        return host or (self.workers[0] if daemon in ("execution", "pbs_mom", "relay") else self.control)
-
-    def lose_node(self, host: str) -> None:
-        docker("kill", self.containers[host])
-
-    def return_node(self, host: str) -> None:
-        began = time.time()
-        docker("start", self.containers[host])
-        up = ["find", "/run/cluster-ready", "-newermt", f"@{began}"]
-        self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
-
-    def heal(self) -> None:
-        self.revive()
-        self.open()
-        self.wait_sensors(QPUS, 30)
-
-    def revive(self) -> None:
-        for host in (self.control, *self.workers):
-            try:
-                self.exec(host, ["true"], timeout=10)
-            except HostLost:
-                self.return_node(host)
-        for daemon in ("pbs_comm", "pbs_server", "pbs_sched", "launcher", "qtandemd", "deadman"):
-            self.start(daemon, self.control)
-        for host in self.workers:
-            for daemon in ("relay", "pbs_mom"):
-                self.start(daemon, host)
-        self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
-        self.until(self.ready, bool, 60, "the cluster is ready")
-
     # ---- evidence
     def records(self, job: str) -> str:
         commands = (
@@ -195,27 +162,9 @@ class PbsCluster(Cluster):
         )  # fmt: skip
         return "\n".join(self.pbs(command).text for command in commands)
 
-    def collect(self, into: Path) -> None:
-        logs = "/var/spool/pbs/server_logs/* /var/spool/pbs/sched_logs/* /var/spool/pbs/mom_logs/* /var/log/cluster/*"
-        for host, container in self.containers.items():
-            folder = into / host
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / "container.log").write_text(docker("logs", container))
-            try:
-                (folder / "logs.txt").write_text(self.shell(host, f"tail -n +1 {logs} 2>/dev/null; ps -ef").stdout)
-            except HostLost:
-                (folder / "logs.txt").write_text("the host is down\n")
-        try:
-            state = [
-                ["qstat", "-x", "-t", "-f"],
-                ["qstat", "-B", "-f"],
-                ["pbsnodes", "-a"],
-                ["qmgr", "-c", "list hook"],
-            ]
-            told = [self.pbs(command).text for command in state] + [self.qtandem("leases").text]
-            (into / "state.txt").write_text("\n".join(told))
-        except HostLost:
-            pass
+    def overview(self) -> str:
+        shown = (["qstat", "-x", "-t", "-f"], ["qstat", "-B", "-f"], ["pbsnodes", "-a"], ["qmgr", "-c", "list hook"])
+        return "\n".join([*(self.pbs(command).text for command in shown), self.qtandem("leases").text])
 
 
 def _view(name: str, job: Mapping[str, Any]) -> JobView:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from tests.live.cluster import QPUS, Cluster, JobView
-from tests.live.hosts import HostLost, Result, docker
+from tests.live.cluster import Cluster, JobView
+from tests.live.hosts import Result
 
-_ROLES = {"controller": "slurmctld", "accounting": "slurmdbd", "execution": "slurmd"}
 _STATES = {"PENDING": "pending", "CONFIGURING": "starting", "RUNNING": "running", "COMPLETING": "ending"}
 _OUTCOMES = {"NODE_FAIL": "node-failure", "REQUEUED": "requeued"}
 
@@ -23,6 +20,11 @@ class SlurmCluster(Cluster):
     waits_for_qpu = "Licenses"
     cannot: Mapping[str, str] = {}
     devices_user = "qtandem-worker"
+    roles: Mapping[str, str] = {"controller": "slurmctld", "accounting": "slurmdbd", "execution": "slurmd"}
+    control_daemons = ("munged", "mariadbd", "slurmdbd", "slurmctld", "launcher", "qtandemd", "deadman")
+    worker_daemons = ("munged", "slurmd", "relay")
+    resumes = "scontrol update nodename={host} state=resume 2>/dev/null"
+    logs = "tail -n +1 /var/log/slurm/* /var/log/cluster/* /var/log/qtandem/* 2>/dev/null"
 
     def ready(self) -> bool:
         if not self.hosts_ready():
@@ -86,46 +88,6 @@ class SlurmCluster(Cluster):
                 out[name] = {key: int(fields[key]) for key in ("Total", "Used", "Free")}
         return out
 
-    # ---- daemons and nodes
-    def start(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "start", _ROLES.get(daemon, daemon)], timeout=60).check()
-
-    def kill(self, daemon: str, host: str = "") -> None:
-        self.exec(self._host(daemon, host), ["cluster", "kill", _ROLES.get(daemon, daemon)]).check()
-
-    def _host(self, daemon: str, host: str) -> str:
-        return host or (self.workers[0] if daemon in ("execution", "relay") else self.control)
-
-    def lose_node(self, host: str) -> None:
-        docker("kill", self.containers[host])
-
-    def return_node(self, host: str) -> None:
-        began = time.time()
-        docker("start", self.containers[host])
-        up = ["find", "/run/cluster-ready", "-newermt", f"@{began}"]
-        self.until(lambda: self.exec(host, up).stdout, bool, 60, f"{host} is back")
-
-    def heal(self) -> None:
-        self.revive()
-        self.open()
-        self.wait_sensors(QPUS, 30)
-
-    def revive(self) -> None:
-        for host in (self.control, *self.workers):
-            try:
-                self.exec(host, ["true"], timeout=10)
-            except HostLost:
-                self.return_node(host)
-        daemons = ("munged", "mariadbd", "slurmdbd", "slurmctld", "launcher", "qtandemd", "deadman")
-        for daemon in daemons:
-            self.start(daemon, self.control)
-        for host in self.workers:
-            for daemon in ("munged", "slurmd", "relay"):
-                self.start(daemon, host)
-            self.shell(self.control, f"scontrol update nodename={host} state=resume 2>/dev/null")
-        self.until(self.daemon_answers, bool, 30, "the daemon is healthy")
-        self.until(self.ready, bool, 60, "the cluster is ready")
-
     # ---- evidence
     def records(self, job: str) -> str:
         commands = (
@@ -138,22 +100,9 @@ class SlurmCluster(Cluster):
         )
         return "\n".join(self.shell(self.control, command).text for command in commands)
 
-    def collect(self, into: Path) -> None:
-        logs = "/var/log/slurm /var/log/cluster /var/log/qtandem"
-        for host, container in self.containers.items():
-            folder = into / host
-            folder.mkdir(parents=True, exist_ok=True)
-            with_names = f"tail -n +1 {' '.join(f'{path}/*' for path in logs.split())} 2>/dev/null"
-            (folder / "container.log").write_text(docker("logs", container))
-            try:
-                (folder / "logs.txt").write_text(self.shell(host, with_names).stdout)
-            except HostLost:
-                (folder / "logs.txt").write_text("the host is down\n")
-        try:
-            state = "scontrol -d show job; scontrol show licenses; scontrol show node; ps -ef; qtandem leases"
-            (into / "state.txt").write_text(self.shell(self.control, state).text)
-        except HostLost:
-            pass
+    def overview(self) -> str:
+        shown = "scontrol -d show job; scontrol show licenses; scontrol show node; ps -ef; qtandem leases"
+        return self.shell(self.control, shown).text
 
 
 def _view(line: str) -> JobView:
