@@ -140,7 +140,7 @@ KINDS: dict[str, Kind] = _kinds(
         EXIT_REFUSED,
         False,
         "No such run, job, lease, claim or task is known.",
-        "Check the id: qtandem leases",
+        "See what there is: qtandem leases, qtandem claim list, qtandem task list",
     ),
     Kind(
         "no-credential",
@@ -248,7 +248,7 @@ KINDS: dict[str, Kind] = _kinds(
         EXIT_LATER,
         True,
         "The workload manager did not answer.",
-        "Nothing was changed; it is tried again by itself.",
+        "Nothing was changed; it is tried again by itself. Admins: qtandem doctor MANAGER",
     ),
     Kind(
         "command-failed",
@@ -257,7 +257,7 @@ KINDS: dict[str, Kind] = _kinds(
         EXIT_SITE,
         False,
         "A command of the workload manager failed.",
-        "The message holds the command and what it printed.",
+        "The message holds the command and what it printed; qtandem doctor MANAGER says what the manager lacks.",
     ),
     Kind(
         "bad-config",
@@ -311,7 +311,7 @@ KINDS: dict[str, Kind] = _kinds(
         EXIT_VENDOR,
         True,
         "The vendor's service failed.",
-        "It is tried again by itself.",
+        "Try again shortly; what qtandem does by itself, it tries again.",
     ),
     Kind(
         "vendor-timeout",
@@ -320,7 +320,7 @@ KINDS: dict[str, Kind] = _kinds(
         EXIT_VENDOR,
         True,
         "The vendor did not answer within the deadline.",
-        "It is tried again by itself.",
+        "Try again shortly; what qtandem does by itself, it tries again.",
     ),
     Kind(
         "run-ended",
@@ -410,7 +410,7 @@ KINDS: dict[str, Kind] = _kinds(
         EXIT_BUG,
         False,
         "A fault in qtandem.",
-        "Report it with the daemon's log line of the same time.",
+        "Report it with the daemon's log line of the same time (journalctl -u qtandemd).",
     ),
 )
 

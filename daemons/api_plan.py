@@ -37,8 +37,9 @@ def _manager(context: Context, name: str) -> Manager:
         return context.manager(name)
     able = [each for each in context.managers.values() if isinstance(each, Placer)]
     if len(able) != 1:
-        names = ", ".join(each.name for each in able) or "none"
-        raise QtandemError(
-            "no-planner", f"Of the configured managers these can be planned: {names}", remedy="Name one."
-        )
+        if not able:
+            remedy = "Plans can be seen through on Slurm; qtandem plan solve FILE needs no manager."
+            raise QtandemError("no-planner", "None of the configured managers can be planned", remedy=remedy)
+        names = ", ".join(each.name for each in able)
+        raise QtandemError("no-planner", f"Several managers can be planned: {names}", remedy="Name one: --manager")
     return able[0]

@@ -129,7 +129,7 @@ def _claim(request: web.Request) -> tuple[Context, Claim]:
     context, id = request.app[CONTEXT], request.match_info["id"]
     known = next((each for each in context.leases.claims() if each.id == id), None)
     if known is None:
-        raise QtandemError("no-such-run", f"There is no open claim {id[:64]!r}")
+        raise QtandemError("no-such-run", f"There is no open claim {id[:64]!r}", remedy="See: qtandem claim list")
     context.authority.require(Event.CLAIM, request[CALLER], owner=known.uid)
     return context, known
 

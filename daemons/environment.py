@@ -31,7 +31,8 @@ def find_run(leases: LeaseService, text: str) -> Run:
     except QtandemError:
         found = []
     if not found:
-        raise QtandemError("no-such-run", f"There is no open run {text[:120]!r}")
+        remedy = "It has ended, has not begun, or has no QPU: qtandem explain JOB"
+        raise QtandemError("no-such-run", f"There is no open run {text[:120]!r}", remedy=remedy)
     if len({run.id.job for run in found}) > 1:
         raise QtandemError("ambiguous", f"{text!r} is a job of several managers", remedy="Write MANAGER:CLUSTER:JOBID.")
     return max(found, key=lambda run: run.id.attempt)

@@ -18,6 +18,7 @@ from qtandem.daemons.context import Context
 # Users watch their jobs: the manager is asked about one job at most so often.
 ASK_AGAIN_S = 1.0
 KEPT = 512
+JOBS = "Write the id as the manager shows it, or MANAGER:CLUSTER:JOBID. Jobs of others are shown to root and admins."
 
 
 class Explainer:
@@ -30,7 +31,7 @@ class Explainer:
 
     async def explain(self, text: str, caller: Caller) -> ExplainAnswer:
         """Raises `no-such-run` for a job that is unknown, or that is not the caller's to see."""
-        hidden = QtandemError("no-such-run", f"There is no job {text[:120]!r} that you may see")
+        hidden = QtandemError("no-such-run", f"There is no job {text[:120]!r} that you may see", remedy=JOBS)
         for job in self._meant(text):
             found = await self._job(job)
             past = await self._context.records.runs_of_job(job)

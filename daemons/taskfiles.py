@@ -128,7 +128,7 @@ class TaskFiles:
 
     def _path(self, task: str, kind: str) -> Path:
         if not _ID.fullmatch(task):
-            raise QtandemError("no-such-run", f"{task[:64]!r} is not a task id")
+            raise QtandemError("no-such-run", f"{task[:64]!r} is not a task id", remedy="See: qtandem task list")
         return self._folder / f"{task}.{kind}"
 
     def _write(self, path: Path, text: str) -> None:

@@ -169,7 +169,7 @@ class Tasks:
             return self._live[id].task
         task = self._ended.get(id) or await self._ledger.task(id)
         if task is None:
-            raise QtandemError("no-such-run", f"There is no task {id[:64]!r}")
+            raise QtandemError("no-such-run", f"There is no task {id[:64]!r}", remedy="See: qtandem task list")
         return task
 
     async def of(self, where: Filter) -> list[Task]:

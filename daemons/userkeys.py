@@ -120,7 +120,11 @@ class _Disk:
 def _checked(resource: Resource, values: Mapping[str, str]) -> dict[str, str]:
     wanted = resource.registered_keys()
     if not wanted:
-        raise QtandemError("not-allowed", f"{resource.name} takes no keys of users: the site's own is used")
+        raise QtandemError(
+            "not-allowed",
+            f"{resource.name} takes no keys of users: the site's own is used",
+            remedy="You need none: submit your job.",
+        )
     if set(values) != set(wanted):
         raise QtandemError("bad-request", f"{resource.name} needs {', '.join(wanted)}: all of them and nothing else")
     out = {name: value.strip() for name, value in values.items()}

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -47,7 +48,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _submit(arguments: argparse.Namespace) -> int:
+    if not arguments.command:
+        raise QtandemError(
+            "bad-request", "No script is named", remedy="Write: submit [--qpu REQUEST] SCRIPT [ARGUMENT ...]"
+        )
     script = Path(arguments.command[0])
+    if not script.exists() and shutil.which(script) is None:
+        raise QtandemError("bad-request", f"{script} is no file here and no command in PATH", remedy="Mend the path.")
     direct = os.access(script, os.X_OK) or not script.exists()
     command = [*([] if direct else ["/bin/sh"]), *([str(script.absolute())] if script.exists() else [str(script)])]
     queue = _queue(arguments)

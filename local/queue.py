@@ -18,6 +18,7 @@ from qtandem.local.manager import CLUSTER, default_folder, prepared
 from qtandem.local.store import ACTIVE, QueueStore, Row, State
 
 LOOK_S = 0.05
+LISTED = "See: python -m qtandem.local.command list --all"
 # Variables of a surrounding job must not reach another one.
 _OF_A_JOB = re.compile(r"QTANDEM_RUN|QRMI_.*|SLURM_JOB_QPU_.*|.*_QRMI_JOB_.*|LOCAL_JOB_.*")
 
@@ -90,7 +91,7 @@ class LocalQueue:
     def job(self, job: int) -> Row:
         row = self._store.get(job)
         if row is None:
-            raise QtandemError("no-such-run", f"The queue of this machine has no job {job}")
+            raise QtandemError("no-such-run", f"The queue of this machine has no job {job}", remedy=LISTED)
         return row
 
     def jobs(self) -> list[Row]:

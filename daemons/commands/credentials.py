@@ -30,7 +30,11 @@ def add(
     row = _row(as_object(daemon.get("resources")), resource)
     wanted = list(row.get("user_keys") or ())
     if not wanted:
-        raise QtandemError("not-allowed", f"{row['name']} takes no keys of users: the site's own is used")
+        raise QtandemError(
+            "not-allowed",
+            f"{row['name']} takes no keys of users: the site's own is used",
+            remedy="You need none: submit your job.",
+        )
     given = _files(file or [])
     values = {key: given[key] if key in given else _asked(key) for key in [*wanted, *(set(given) - set(wanted))]}
     answer = daemon.post("credentials", body={"resource": str(row["name"]), "values": values})

@@ -43,3 +43,15 @@ async def test_an_unknown_job_is_one_line_and_a_status(shell):
     status, out = await shell("cancel", "9")
     assert status == 3
     assert out.err.startswith("qtandem-local: The queue of this machine has no job 9")
+
+
+async def test_a_submission_without_a_script_says_how(shell):
+    status, out = await shell("submit", "--qpu", "fez")
+    assert (status, out.err.splitlines()[0]) == (2, "qtandem-local: No script is named [bad-request]")
+    assert "SCRIPT" in out.err
+
+
+async def test_a_script_that_is_not_there_is_refused_at_once(shell):
+    status, out = await shell("submit", "no-such-file.py")
+    assert status == 2
+    assert "no-such-file.py is no file here and no command in PATH" in out.err
