@@ -7,8 +7,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 from qtandem.core.client.transport import Daemon
+
+WORDS = 24
 
 
 def api(deadline_s: float = 30.0) -> Daemon:
@@ -36,12 +39,16 @@ def print_table(
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
+    numeric = [all(_numeric(row[number]) for row in texts) for number in range(len(columns))]
     for number, name in enumerate(columns):
-        numeric = all(_numeric(row[number]) for row in texts)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        words = number == len(columns) - 1 and not numeric[number]
+        justify: Literal["left", "right"] = "right" if numeric[number] else "left"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=not words)
     for row in texts:
         table.add_row(*(Text(cell) for cell in row))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    console.width = max(console.width, _least(columns, texts))
+    console.print(table)
 
 
 @contextmanager
@@ -83,6 +90,15 @@ def harmless(text: str) -> str:
     """One line, without what a terminal would take for a command: others chose these words."""
     line = " ".join(text.split())
     return "".join(char if char.isprintable() else "?" for char in line)
+
+
+def _least(columns: Sequence[str], texts: Sequence[Sequence[str]]) -> int:
+    """Width in which ids and names stay whole, and the words of the last column have some room.
+
+    A terminal that is narrower breaks the lines itself: that can be read and copied, cells in pieces cannot.
+    """
+    widths = [max(map(len, cells)) for cells in zip(columns, *texts, strict=True)]
+    return sum(widths[:-1]) + 2 * (len(widths) - 1) + min(widths[-1], WORDS)
 
 
 def _cell(value: object) -> str:

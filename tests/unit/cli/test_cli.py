@@ -287,7 +287,7 @@ def test_an_error_from_the_daemon_keeps_its_words(daemon, qtandem):
     assert ran.err.splitlines() == [
         "qtandem: fez did not answer [vendor-timeout]",
         "  cause: 30 s",
-        "  It is tried again by itself.",
+        "  Try again shortly; what qtandem does by itself, it tries again.",
         "  try again in 15 s",
     ]
 
@@ -349,3 +349,13 @@ def test_env_of_a_claim_by_name_and_in_a_job_that_was_given_it(daemon, qtandem, 
     monkeypatch.setenv("QTANDEM_CLAIM", "c2")
     assert qtandem("env").out == "export A=1\n"
     assert [call.path for call in daemon.calls] == ["/claims/c1/environment", "/claims/c2/environment"]
+
+
+def test_ids_stay_whole_where_the_terminal_is_narrow(capsys):
+    from qtandem.daemons.commands.output import print_table
+
+    id, run, reason = "i" * 90, "slurm:lab:" + "4" * 80, "the vendor said no " * 9
+    print_table(["ID", "RUN", "REASON"], [[id, run, reason]], aligned=True)
+    first = capsys.readouterr().out.splitlines()[1]
+    assert first.split()[:2] == [id, run]
+    assert len(first) < 210
