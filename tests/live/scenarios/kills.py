@@ -110,12 +110,13 @@ def test_accounting_killed_while_qpus_open_and_close(cluster: Cluster) -> None:
 
 def test_execution_daemon_killed_with_a_running_job(cluster: Cluster) -> None:
     cluster.needs("kill execution")
-    job = _running(cluster, "sleep 6; echo done", nodes="c1")
+    # Longer than the daemon needs to come up: some managers end a job then, and run it again.
+    job = _running(cluster, "sleep 15; echo done", nodes="c1")
     cluster.kill("execution", "c1")
     time.sleep(1)
     assert len(cluster.leases()) == 1
     cluster.start("execution", "c1")
-    assert cluster.wait_state(job, "ended", within=60).outcome == "completed"
+    assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
     assert cluster.output(job) == "done\n"
     agreed(cluster)
 
