@@ -14,7 +14,8 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.wire import JSON, TEXT, Answer, Call, decode_text, encode_text
+from qtandem.core.wire import JSON, TEXT, Answer, Call
+from qtandem.core.wiretext import decode_text, encode_text
 from qtandem.daemons.authority import Caller
 from qtandem.daemons.context import Context
 

@@ -12,7 +12,8 @@ import aiohttp
 from aiohttp import web
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.wire import JSON, MAX_BODY, TEXT, UID_HEADER, encode_text
+from qtandem.core.wire import JSON, MAX_BODY, TEXT, UID_HEADER
+from qtandem.core.wiretext import encode_text
 from qtandem.daemons import tls
 from qtandem.daemons.logs import log
 from qtandem.daemons.loopback import plain

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Task
-from qtandem.core.wire import TEXT_SAFE
+from qtandem.core.wiretext import TEXT_SAFE
 from qtandem.daemons.logs import log
 from qtandem.daemons.taskfiles import TaskFiles
 from qtandem.daemons.vendorcalls import Calls

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtandem.core.errors import KINDS, QtandemError
-from qtandem.core.wire import SubmitAnswer, decode_text, encode_text
+from qtandem.core.wire import SubmitAnswer
+from qtandem.core.wiretext import decode_text, encode_text
 
 KEYS = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 

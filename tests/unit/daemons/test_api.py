@@ -15,7 +15,8 @@ from qtandem.core.facts import Availability, Observation
 from qtandem.core.managers import Grant, JobState
 from qtandem.core.resources import Resource
 from qtandem.core.runs import Run, RunId
-from qtandem.core.wire import SubmitCall, decode_text
+from qtandem.core.wire import SubmitCall
+from qtandem.core.wiretext import decode_text
 from qtandem.daemons import api, app, tls
 from qtandem.daemons.planning import Advice
 from tests.fakes.house import House

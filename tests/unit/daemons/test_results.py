@@ -20,7 +20,7 @@ from qtandem.core.managers import Grant
 from qtandem.core.providers.base import ProviderSpec, TaskReport, TaskState
 from qtandem.core.providers.pool import Workers
 from qtandem.core.runs import Run, RunId
-from qtandem.core.wire import decode_text
+from qtandem.core.wiretext import decode_text
 from qtandem.daemons import app, tls
 from qtandem.daemons.results import PIECE, Results, as_answer
 from qtandem.daemons.taskfiles import TaskFiles

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from qtandem.core.wire import decode_text, encode_text
+from qtandem.core.wiretext import decode_text, encode_text
 from tests.fakes.pbs.hooks import RESOURCES, Site
 from tests.fakes.pbs.module import FakePbs
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qtandem.core.wire import encode_text
+from qtandem.core.wiretext import encode_text
 from tests.fakes.pbs.quoting import quoted
 from tests.fakes.pbs.values import given_to_the_job, pbs_env
 

@@ -12,7 +12,8 @@ import tracemalloc
 import aiohttp
 import pytest
 
-from qtandem.core.wire import MAX_BODY, UID_HEADER, decode_text
+from qtandem.core.wire import MAX_BODY, UID_HEADER
+from qtandem.core.wiretext import decode_text
 
 LONG = 32 << 20
 

@@ -11,7 +11,8 @@ import pytest
 
 from qtandem.core.installing import with_constants
 from qtandem.core.inventory import Placed
-from qtandem.core.wire import SubmitCall, decode_text, encode_text
+from qtandem.core.wire import SubmitCall
+from qtandem.core.wiretext import decode_text, encode_text
 from qtandem.slurm.inventory import placed
 from qtandem.slurm.jobs import choices
 
