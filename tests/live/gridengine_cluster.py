@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from qtandem.gridengine import complexes
@@ -20,7 +21,7 @@ _QUEUE, _HOST, _OWNER, _NUMBER, _START, _FAILED, _EXIT, _TASK = 0, 1, 3, 5, 9, 1
 _AGAIN = ("24", "25")
 _FAILED_WORDS = {"100": "cancelled", "19": "node-failure", "22": "node-failure", "21": "node-failure", "37": "timeout"}
 # The scenarios' words, which are Slurm's: for our own back-off, and for a hold without an end.
-WAITS, BACKED_OFF = "waits for its QPU", "BeginTime"
+WAITS, BACKED_OFF, HELD = "waits for its QPU", "BeginTime", "JobHeld"
 
 
 class GridEngineCluster(Cluster):
@@ -42,6 +43,7 @@ class GridEngineCluster(Cluster):
         "interactive": "the scenario runs srun; qrsh has a scenario of its own",
         "steps": "Grid Engine has no steps",
         "kill accounting": "Grid Engine has no accounting daemon",
+        "scontrol": "the launcher's commands have a scenario of their own",
         "modify": "the scenario runs scontrol; qalter has a scenario of its own",
         "node failure": "qmaster waits for a host that is gone, or for an admin's qdel -f",
     }
@@ -134,6 +136,16 @@ class GridEngineCluster(Cluster):
                 restarts=_restarts(over.get(job, [])),
                 nodes=(element.findtext("queue_name") or "").partition("@")[2],
             )
+        if any(view.reason == HELD for view in views.values()):
+            # A back-off may have ended between the two looks; what is held for good is held in a third one.
+            again = parsed(self.sge(["qstat", "-u", "*", "-s", "p", "-xml"], timeout=15).check().stdout)
+            held = {
+                element.findtext("JB_job_number", "")
+                for element in again.iter("job_list")
+                if "h" in (element.findtext("state") or "")
+            }
+            gone = [job for job, view in views.items() if view.reason == HELD and job not in held]
+            views |= {job: replace(views[job], reason="") for job in gone}
         # Deleted while it waited: no line anywhere.
         for job in self._known - views.keys():
             views[job] = JobView(job, "ended", "cancelled")
@@ -249,7 +261,7 @@ def _reason(word: str, said: str) -> str:
     if "q" not in word:
         return ""
     if "h" in word:
-        return BACKED_OFF if said == BACKED_OFF else "JobHeld"
+        return BACKED_OFF if said == BACKED_OFF else HELD
     return WAITS if re.search(r"\bg[cl]:qpu_|hl:qpu_", said) else said
 
 

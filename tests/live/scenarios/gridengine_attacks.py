@@ -90,6 +90,30 @@ def test_what_a_run_left_behind_is_not_the_next_ones_with_its_number(cluster: Gr
     agreed(cluster)
 
 
+def test_a_number_that_comes_round_again_is_a_run_of_its_own(cluster: GridEngineCluster) -> None:
+    """Grid Engine begins with 1 again after 9999999; here qmaster is told that it gave out no such number yet."""
+    script = "echo $QTANDEM_RUN $QRMI_JOB_QPU_RESOURCES; sleep 3"
+    first = cluster.submit(script, "east")
+    assert cluster.wait_state(first, "ended").outcome == "completed"
+    cluster.wait_no_leases()
+    cluster.kill("controller")
+    cluster.shell(cluster.control, f"echo {int(first) - 1} >/var/spool/gridengine/qmaster/jobseqnum").check()
+    cluster.start("controller")
+    cluster.until(cluster.ready, bool, 60, "the cluster is ready")
+    again = cluster.submit(script, "south", "bob")
+    assert again == first
+    [lease] = cluster.until(cluster.leases, bool, 30, "it has its own lease")
+    assert lease["owner"].endswith(f":{again}.1")
+    status, _ = cluster.api(f"/v1/runs/{cluster.run_of(first)}/environment", user="bob")
+    assert status in (403, 404), "the run of the first owner"
+    cluster.until(lambda: cluster.output(again, "bob"), bool, 30, "it runs")
+    assert cluster.output(again, "bob") == f"gridengine:lab:{again}.1 south\n"
+    assert cluster.output(first) == f"gridengine:lab:{first}.0 east\n"
+    assert cluster.wait_state(again, "ended").outcome == "completed"
+    unharmed(cluster)
+    agreed(cluster)
+
+
 def test_a_jobs_user_can_neither_change_nor_fill_what_root_leaves_on_its_host(cluster: GridEngineCluster) -> None:
     job = cluster.submit("sleep 60", "east", nodes="c1")
     cluster.wait_begun(job)

@@ -122,6 +122,21 @@ def test_a_suspended_job_keeps_its_qpu(cluster: GridEngineCluster) -> None:
     agreed(cluster)
 
 
+def test_a_job_that_fails_after_its_prolog_gives_its_qpu_back(cluster: GridEngineCluster) -> None:
+    """Its folder is not there, which Grid Engine finds once the lease is taken; the error is the job's alone."""
+    before = len(cluster.witness("east"))
+    job = cluster.submit("true", "east", args=["-wd", "/nowhere"])
+    pending = ["qstat", "-u", "alice", "-s", "p"]
+    cluster.until(lambda: cluster.sge(pending).stdout, lambda text: "Eqw" in text, 60, "it is in error")
+    assert len(acquired(cluster, "east", before)) == 1
+    cluster.wait_no_leases(60)
+    other = cluster.submit("echo fine", "east")
+    assert cluster.wait_state(other, "ended").outcome == "completed"
+    cluster.cancel(job)
+    unharmed(cluster)
+    agreed(cluster)
+
+
 @pytest.mark.timeout(300)
 def test_a_job_whose_host_is_lost_runs_again_elsewhere(cluster: GridEngineCluster, measured: Measured) -> None:
     """`reschedule_unknown`; the first run's lease is given back before the second has its own."""

@@ -7,7 +7,7 @@ import pytest
 from tests.live.cluster import Cluster
 from tests.live.hosts import Result
 
-MANAGERS = ("slurm", "pbs")
+MANAGERS = ("slurm", "gridengine", "pbs")
 
 
 def as_user(cluster: Cluster, user: str, *argv: str) -> Result:
