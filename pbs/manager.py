@@ -20,6 +20,8 @@ from qtandem.pbs.port import Port
 from qtandem.pbs.records import Record
 
 KEPT_UIDS_S = 600.0
+# Two times of a job that are as good as one: seconds are whole in PBS, and hosts' clocks differ.
+SAME_S = 3.0
 
 
 class PbsSettings(Protocol):
@@ -220,9 +222,18 @@ class PbsManager:
                 await self._port.rerun(records.target(job))
 
     async def delay(self, job: JobId, seconds: float) -> None:
-        """The job's Execution_Time. An element of an array has none; the daemon refuses its start until then."""
-        if job.index is None:
-            await self._port.eligible(await self._target(job), self._clock() + max(0.0, seconds))
+        """The job's Execution_Time. An element of an array has none; the daemon refuses its start until then.
+
+        Never to an earlier time than the job has, as its hook may have put it off just now: PBS keeps the clock of
+        each time that a job was given, and puts a job that is just ending when one of them runs out into its queue.
+        """
+        if job.index is not None:
+            return
+        at = self._clock() + max(0.0, seconds)
+        known = await self._port.jobs([records.target(job)])
+        has = records.moment(known[0].get("Execution_Time")) if known else None
+        if has is None or has < at - SAME_S:
+            await self._port.eligible(records.target(job, array=not known), at)
 
     async def _target(self, job: JobId) -> str:
         if job.index is not None:

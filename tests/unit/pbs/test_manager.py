@@ -144,6 +144,13 @@ async def test_a_delay_is_the_jobs_own_execution_time(manager: PbsManager, fake:
     assert job.eligible_at is not None
     assert 59 <= job.eligible_at - time.time() <= 62
     await manager.delay(id_of("7", 3), 60.0)
+    # Its hook had put it off for as long: a clock of PBS that ran out later would find it where it may be by then.
+    for seconds, moved in ((59.0, 0), (30.0, 0), (0.0, 0), (90.0, 30)):
+        await manager.delay(id_of("7"), seconds)
+        later = (await manager.jobs([id_of("7")]))[id_of("7")]
+        assert later is not None
+        assert later.eligible_at is not None
+        assert abs(later.eligible_at - job.eligible_at - moved) <= 2, seconds
 
 
 async def test_a_kick_respects_a_site_that_stopped_scheduling(manager: PbsManager, fake: FakePbsComplex) -> None:
