@@ -29,7 +29,7 @@ class _Doctor:
         mine = [self._accounts] if self._installer.launches() else []
         if not self._installer.is_server():
             return [self._daemon, *mine]
-        asked = [self._library, self._files, self._hooks, self._resources, self._scheduler]
+        asked = [self._library, self._files, self._hooks, self._resources, self._counts, self._scheduler]
         return [self._server, self._daemon, *mine, *asked]
 
     def _server(self) -> Iterator[Check]:
@@ -97,6 +97,15 @@ class _Doctor:
             ok = shown is not None and set(FLAGS) <= set(flags) and kind in ("long", "2", "")
             detail = f"type {kind}, flag {flags}" if shown is not None else "is not there"
             yield Check(f"resource {name}", ok, detail, "" if ok else INSTALL)
+
+    def _counts(self) -> Iterator[Check]:
+        """What PBS takes for used though no job has it, it does not give to any."""
+        server = self._installer.server()
+        for name in self._installer.natives():
+            used = server.get(f"resources_assigned.{name}")
+            if used not in ("", "0") and not self._installer.with_qpu(name, "BERSTU"):
+                detail = f"PBS counts {used} as used, and no job runs with it: a reservation, or a job that it has lost"
+                yield Check(f"count of {name}", None, f"{detail} (pbs/README.md)")
 
     def _scheduler(self) -> Iterator[Check]:
         path = self._installer.sched_config

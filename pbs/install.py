@@ -193,9 +193,17 @@ class Installer:
                 add = f'set server managers += "{who}"'
                 yield self._noted(identity, title, lambda add=add: self._qmgr(add))  # type: ignore[misc]
 
-    def server_attribute(self, name: str) -> str:
+    def server(self) -> records.Record:
         shown = records.objects(self.client.run_sync("qstat", "-B", "-f", "-F", "json").stdout, "Server")
-        return shown[0].get(name) if shown else ""
+        return shown[0] if shown else records.Record("", {})
+
+    def server_attribute(self, name: str) -> str:
+        return self.server().get(name)
+
+    def with_qpu(self, name: str, states: str) -> set[str]:
+        """The jobs in these states that have or want this resource."""
+        said = self.client.run_sync("qselect", "-s", states, "-l", f"{name}.gt.0").stdout
+        return {id.partition(".")[0] for id in said.split()}
 
     def _hook_steps(self) -> Iterable[Step]:
         have = self.pbs_hooks()
@@ -288,8 +296,7 @@ class Installer:
         try:
             known = self.resources()
             for name in filter(known.__contains__, self.natives()):
-                said = self.client.run_sync("qselect", "-s", "BEHQRSTUW", "-l", f"{name}.gt.0").stdout
-                jobs |= {id.partition(".")[0] for id in said.split()}
+                jobs |= self.with_qpu(name, "BEHQRSTUW")
         except QtandemError as error:
             return error.one_line()
         shown = ", ".join(sorted(jobs)[:5])

@@ -18,7 +18,9 @@ class Failed(Exception):
 
 def used(state, resource):
     running = [job for job in state["jobs"].values() if job["job_state"] in ("R", "E")]
-    return sum(int(job["Resource_List"].get(resource, 0)) for job in running)
+    # What PBS takes for used of a reservation, or of a job that it has lost.
+    without_job = state.get("counted", {}).get(resource, 0)
+    return without_job + sum(int(job["Resource_List"].get(resource, 0)) for job in running)
 
 
 def server_view(state):

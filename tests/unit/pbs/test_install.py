@@ -216,6 +216,20 @@ def test_the_doctor_names_what_is_wrong_and_the_fix(pbs_site: Site, monkeypatch:
     assert "written by others" in checks["file server_dyn_res"].detail
 
 
+def test_the_doctor_sees_what_pbs_counts_for_no_job(pbs_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "ctl")
+    installer = pbs_site.installer("ctl")
+    installer.apply(installer.changes())
+    pbs_site.fake.submit("7", "qpu_fez=1")
+    pbs_site.fake.run("7")
+    with pbs_site.fake.state() as state:
+        state["counted"] = {"qpu_iqm": 1}
+    checks = {check.name: check for check in doctor.check(pbs_site.settings, CATALOG)}
+    assert "count of qpu_fez" not in checks
+    assert checks["count of qpu_iqm"].ok is None
+    assert "counts 1 as used, and no job runs with it" in checks["count of qpu_iqm"].detail
+
+
 def test_what_qmgr_lists() -> None:
     text = 'Hook a\n    event = "queuejob,\n\trunjob"\n    order = 1\n\nHook b\n    event = ""\n'
     assert site.listed(text, "Hook")["b"]["event"] == ""
