@@ -78,7 +78,6 @@ class Daemon:
         self._background: list[asyncio.Task[None]] = []
         self._mirroring: asyncio.Task[None] | None = None
         self._retired: dict[str, SensorValue] = {}
-        self._timing = LiveTiming(configuration.settings.timing)
         self.context = self._assemble(configuration)
         self._servers = Servers(self.context)
 
@@ -198,7 +197,7 @@ class Daemon:
             context.records, leases, calls, state_dir, signals, self._terms, clock=clock, rules=self._rules
         )
         calls.due = context.tasks.look
-        refusals = Refusals(context.records, lambda: self.context.settings.timing, clock=clock)
+        refusals = Refusals(context.records, self._timing, clock=clock)
         context.lifecycle = Lifecycle(context, refusals)
         context.reported = Reported(context)
         context.proxy = Proxy(context, self._store.cipher)
@@ -216,7 +215,6 @@ class Daemon:
         old = list(context.publishers.values())
         fixed = _fixed(context.settings, settings)
         context.configuration = configuration
-        self._timing.now = settings.timing
         context.authority = authority_of(settings)
         crowded = context.workers.crowded()
         context.problems[:] = [*(str(problem) for problem in configuration.problems), *fixed, *filter(None, [crowded])]
@@ -275,6 +273,9 @@ class Daemon:
         found = self.context.catalog.resources.get(resource)
         return found.slots if found else 0
 
+    def _timing(self) -> Timing:
+        return self.context.settings.timing
+
     def _terms(self, resource: str) -> Terms:
         found, fact = self.context.catalog.resources.get(resource), self.context.observer.facts.get(resource)
         calibration = fact.calibration if fact else None
@@ -310,25 +311,6 @@ class Daemon:
 
     async def _alive(self) -> None:
         self._notifier.alive()
-
-
-class LiveTiming:
-    """The timing in force, for a part that keeps it over reloads."""
-
-    def __init__(self, timing: Timing) -> None:
-        self.now = timing
-
-    @property
-    def reserve_ttl_s(self) -> float:
-        return self.now.reserve_ttl_s
-
-    @property
-    def claim_ttl_s(self) -> float:
-        return self.now.claim_ttl_s
-
-    @property
-    def backoff_max_s(self) -> float:
-        return self.now.backoff_max_s
 
 
 async def _close(managers: Mapping[str, Manager]) -> None:

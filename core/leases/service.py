@@ -30,7 +30,7 @@ __all__ = ["LeaseService", "Timing", "Vendor"]
 
 
 class Timing(Protocol):
-    """Of the configuration, in seconds."""
+    """Of the configuration in force, in seconds."""
 
     @property
     def reserve_ttl_s(self) -> float: ...
@@ -56,12 +56,12 @@ class LeaseService(OpenLeases):
         slots: Callable[[str], int],
         clock: Callable[[], float],
         signals: Signals,
-        timing: Timing,
+        timing: Callable[[], Timing],
     ) -> None:
         self._slots, self._clock, self._timing = slots, clock, timing
         self._ledger = Ledger(store, clock, signals)
         self._tasks = Tasks()
-        self._sessions = Sessions(self._ledger, vendor, self._tasks, timing.backoff_max_s)
+        self._sessions = Sessions(self._ledger, vendor, self._tasks, lambda: timing().backoff_max_s)
         self._store = store
         super().__init__(self._ledger.book)
         self._starts: dict[str, asyncio.Task[tuple[Lease, ...]]] = {}
@@ -141,7 +141,8 @@ class LeaseService(OpenLeases):
             if isinstance(head, ClaimHead) and owner.active and name and (head.uid, head.name) == (uid, name):
                 return await self._claimed(owner, grants)
         now = self._clock()
-        ttl = min(ttl_s or self._timing.claim_ttl_s, self._timing.claim_ttl_s)
+        most = self._timing().claim_ttl_s
+        ttl = min(ttl_s or most, most)
         head = ClaimHead(secrets.token_hex(6), uid, user, name, now, now + ttl, account)
         owner = Owner(head)
         self._book.add(owner)
@@ -288,7 +289,7 @@ class LeaseService(OpenLeases):
                 uid=owner.record.uid,
                 created_at=now,
                 changed_at=now,
-                expires_at=now + self._timing.reserve_ttl_s,
+                expires_at=now + self._timing().reserve_ttl_s,
             )
             for resource, slots in wanted.items()
         ]

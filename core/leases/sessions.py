@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -88,7 +88,7 @@ class _Retry:
 class Sessions:
     """One task at a time for each lease: an acquisition, then as many tries of its release as it takes."""
 
-    def __init__(self, ledger: Ledger, vendor: Vendor, tasks: Tasks, backoff_max_s: float) -> None:
+    def __init__(self, ledger: Ledger, vendor: Vendor, tasks: Tasks, backoff_max_s: Callable[[], float]) -> None:
         self._ledger, self._vendor, self._tasks = ledger, vendor, tasks
         self._backoff_max_s = backoff_max_s
         self._acquiring: dict[str, asyncio.Task[None]] = {}
@@ -274,7 +274,7 @@ class Sessions:
             self._retries[id] = _Retry(0, now + SETTLE_S)
             return
         tries = self._retries[id].tries + 1 if id in self._retries else 1
-        delay = min(self._backoff_max_s, 2.0 ** min(tries - 1, 32))
+        delay = min(self._backoff_max_s(), 2.0 ** min(tries - 1, 32))
         self._retries[id] = _Retry(tries, now + delay)
         what = error.message if isinstance(error, QtandemError) else f"{type(error).__name__}: {error}"
         self._ledger.note(owner, replace(lease, reason=f"release failed {tries} times, last: {what}"))

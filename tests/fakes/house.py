@@ -60,7 +60,7 @@ class House:
         self.keys = UserKeys(tmp_path, self.store.cipher, self._leased)
         self.calls = VendorCalls(self.workers, self.keys, lambda name: self.context.catalog.resources.get(name))
         self.leases = self.calls.leases = LeaseService(
-            self.store, self.calls, slots.__getitem__, clock, self.signals, given.timing
+            self.store, self.calls, slots.__getitem__, clock, self.signals, lambda: given.timing
         )
         self.pending = Pending(clock=clock, on_new=lambda names: self.observer.nudge(names))
         self.observer = Observer(self.calls, self.signals, clock=clock, wanted=self.pending.wanted)

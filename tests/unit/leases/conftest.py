@@ -60,7 +60,7 @@ class Site:
             lambda resource: self.vendor.slots.get(resource, 0),
             self.clock,
             self.signals,
-            self.timing,
+            lambda: self.timing,
         )
         await self.service.open()
 

@@ -82,7 +82,7 @@ class House:
         self.vendor = FakeVendor(SLOTS, folder / "vendor.log", killer.step)
         self.store = Store(f"sqlite:///{folder}/qtandem.db", KEY, committed=killer.step)
         event.listen(self.store.engine, "commit", killer.step)
-        self.service = LeaseService(self.store, self.vendor, lambda name: SLOTS[name], self.clock, Signals(), Timing())
+        self.service = LeaseService(self.store, self.vendor, lambda name: SLOTS[name], self.clock, Signals(), Timing)
 
     async def begin(self, job: JobId, attempt: int, *resources: str) -> bool:
         run = Run(job.run(attempt), 1001, "ada", "physics")

@@ -57,7 +57,7 @@ class Machine(RuleBasedStateMachine):
     def _open(self) -> None:
         self.store = Store(f"sqlite:///{self.folder}/qtandem.db", KEY)
         self.service = LeaseService(
-            self.store, self.vendor, lambda name: SLOTS[name], lambda: self.now, Signals(), Timing()
+            self.store, self.vendor, lambda name: SLOTS[name], lambda: self.now, Signals(), Timing
         )
         self._do(self.service.open())
 

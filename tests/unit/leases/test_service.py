@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -147,6 +148,16 @@ async def test_a_failing_release_keeps_the_slot_and_is_tried_again_with_backoff(
     assert tried == [1, 3, 7, 15]
     assert site.vendor.sessions() == []
     assert [lease.state for lease in await site.begin(run("2"))] == ["held"]
+
+
+async def test_a_reload_changes_how_long_a_failing_release_waits(site, run):
+    await site.begin(run())
+    site.vendor.fail("release", times=4)
+    await site.end()
+    site.timing = replace(site.timing, backoff_max_s=1.0)
+    for _ in range(4):
+        await site.later(1)
+    assert site.service.leases() == []
 
 
 async def test_a_failing_release_says_why(site, run):
