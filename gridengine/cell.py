@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from qtandem.core.commands import CommandError
@@ -14,6 +13,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.installing import Change, ChangeState, HostFiles, Step
 from qtandem.core.resources import Catalog, Resource
 from qtandem.gridengine import complexes, define, records
+from qtandem.gridengine.advice import JSV_NOTE, Setting, by_hand, script
 from qtandem.gridengine.client import Client
 from qtandem.gridengine.records import seconds
 
@@ -21,23 +21,11 @@ ARGUMENTS = "$job_id $job_owner"
 UNSET = ("none", "")
 # Settings that are lists, to which ours is added.
 LISTS = ("load_sensor", "execd_params")
-JSV_NOTE = (
-    "With a server JSV, Grid Engine lets qalter change only what jsv_allowed_mod lists (default: ac,h,i,e,o,j,M,N,p,w):"
-    " all users lose `qalter -l`, `-q`, `-a` and the like on pending jobs. A letter that is added there is checked"
-    " by no JSV; keep `l` and `v` out."
-)
+# Settings of the cell and of queues that are scripts.
+SCRIPTS = ("prolog", "epilog", "shepherd_cmd", "starter_method")
 AGAIN_S = 2.0
 # What was made, in the order in which it is taken back.
 ORDER = ("conf", "starter", "zero", "complex", "manager", "was")
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One attribute of the cell's configuration: why, its name, the value that we need."""
-
-    title: str
-    key: str
-    value: str
 
 
 class Cell:
@@ -90,9 +78,26 @@ class Cell:
 
     def names_hooks(self) -> bool:
         """Whether the cell still calls what is in the folder of hooks."""
-        texts = [self._client.run_sync("qconf", "-sconf").stdout]
-        texts += [self._client.run_sync("qconf", "-sq", queue).stdout for queue in self._queues()]
-        return any(f"{self._hooks}/" in re.sub(r"\\\n\s*", "", text) for text in texts)
+        return any(f"{self._hooks}/" in value for shown in self._shown() for value in shown.values())
+
+    def callers(self) -> list[str]:
+        """The site's own scripts in the cell's and queues' settings that call ours, as far as they can be read here."""
+        own = {shown.get(key, "") for shown in self._shown() for key in SCRIPTS}
+        return sorted({str(script(value)) for value in own if self._calls(value, self._hooks)})
+
+    def _shown(self) -> Iterator[Mapping[str, str]]:
+        yield complexes.attributes(self._client.run_sync("qconf", "-sconf").stdout)
+        for queue in self._queues():
+            yield complexes.attributes(self._client.run_sync("qconf", "-sq", queue).stdout)
+
+    def _calls(self, value: str, hook: Path) -> bool:
+        """Whether the script of the site's own that a setting names has the path of ours in it."""
+        if value.lower() in UNSET or f"{self._hooks}/" in value:
+            return False
+        try:
+            return str(hook) in script(value).read_text(errors="replace")
+        except OSError:
+            return False
 
     def _signals_prologs(self) -> bool:
         """Whether this is the Grid Engine that hooks/shepherd mends."""
@@ -171,7 +176,7 @@ class Cell:
 
     def _configured(self, setting: Setting, have: str, notes: Mapping[str, str], todo: dict[str, str]) -> Step:
         identity, title = f"conf:{setting.key}", f"{setting.key} of the cell: {setting.title}"
-        if setting.value in (have, *have.split(",")):
+        if setting.value in (have, *have.split(",")) or self._by_the_sites_own(setting, have):
             return Step(Change(identity, title, ChangeState.DONE))
         note = JSV_NOTE if setting.key == "jsv_url" else ""
         # What an earlier version or configuration of ours left there is ours to replace.
@@ -181,7 +186,13 @@ class Cell:
         if setting.key == "load_sensor" or (setting.key in LISTS and "DEMAND_LS" not in have):
             todo[setting.key] = f"{have},{setting.value}"
             return Step(Change(identity, title, ChangeState.TODO, f"beside {have}"))
-        return Step(Change(identity, title, ChangeState.MANUAL, _by_hand(setting, have, note)))
+        return Step(Change(identity, title, ChangeState.MANUAL, by_hand(setting, have, note)))
+
+    def _by_the_sites_own(self, setting: Setting, have: str) -> bool:
+        """Whether a script of the site's own calls ours, as root where ours must be root."""
+        if setting.key not in SCRIPTS or (setting.value.startswith("root@") and not have.startswith("root@")):
+            return False
+        return self._calls(have, script(setting.value))
 
     def _notes(self) -> dict[str, str]:
         """The values that we set, by key, as the manifest has them."""
@@ -221,8 +232,9 @@ class Cell:
             own = shown.get(key, "NONE")
             if own.upper() != "NONE" and str(self._hooks) not in own:
                 setting = next(one for one in self.settings() if one.key == key)
-                title = f"{key} of the queue {queue}"
-                yield Step(Change(f"{key} {queue}", title, ChangeState.MANUAL, _by_hand(setting, own, "")))
+                done = self._by_the_sites_own(setting, own)
+                state, detail = (ChangeState.DONE, "") if done else (ChangeState.MANUAL, by_hand(setting, own, ""))
+                yield Step(Change(f"{key} {queue}", f"{key} of the queue {queue}", state, detail))
 
     def _noted(self, identity: str, title: str, done: bool, act: Callable[[], object]) -> Step:
         def make() -> None:
@@ -346,25 +358,6 @@ def _blocked(resource: Resource, kind: str, name: str) -> bool:
     if kind == "queue":
         return bool(resource.reach.partitions) and name not in resource.reach.partitions
     return bool(resource.reach.nodes) and resource.reach.blocks((), (name,)) is not None
-
-
-def _by_hand(setting: Setting, have: str, note: str) -> str:
-    """What an admin does where the site has a script of its own."""
-    if setting.key == "jsv_url":
-        lines = [
-            f"it is {have}",
-            "set options.jsv in [managers.gridengine] to that script, which ours then asks first; install again, then:",
-            f"qconf -mconf global: jsv_url {setting.value}",
-            note,
-        ]
-    elif setting.key == "shepherd_cmd":
-        lines = [f"it is {have}", f"start ours where it starts sge_shepherd: {setting.value}"]
-    elif setting.key == "execd_params":
-        lines = [f"it is {have}", f"have in it: {setting.value}"]
-    else:
-        path = re.sub(r"^root@", "", setting.value)
-        lines = [f"it is {have}", f"call ours from it, as root, and pass on its exit status: {path}"]
-    return "\n".join(lines)
 
 
 def _nothing() -> None:

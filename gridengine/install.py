@@ -117,7 +117,7 @@ class Installer:
         taking_back = any(change.id.startswith("record:conf") for change in after)
         undone = all(change.state in (ChangeState.TODO, ChangeState.DONE) for change in after)
         why = "" if taking_back and undone else self._still_called()
-        why = why or self._still_running()
+        why = why or self._called_by_others() or self._still_running()
         if not why:
             return removals
         return [Step(replace(step.change, state=ChangeState.BLOCKED, detail=why)) for step in removals]
@@ -128,6 +128,11 @@ class Installer:
         if self.cell.names_hooks():
             return "the cell still calls it; first, on the host of qmaster: qtandem uninstall gridengine --apply"
         return ""
+
+    def _called_by_others(self) -> str:
+        """Without it such a script would fail, and Grid Engine stop the queue."""
+        callers = [] if self._unreachable() else self.cell.callers()
+        return f"the site's own {', '.join(callers)} still calls it; take that out first" if callers else ""
 
     def _still_running(self) -> str:
         """A job keeps the epilog with which it began."""

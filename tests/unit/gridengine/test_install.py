@@ -151,6 +151,31 @@ def test_what_the_site_has_is_left_and_told(site: Site) -> None:
     assert site.objects() == before
 
 
+def test_a_script_of_the_sites_that_calls_ours_is_in_order_and_keeps_our_files(site: Site) -> None:
+    hooks, own = site.folder / "hooks", site.folder / "site-prolog"
+    own.write_text(f'#!/bin/sh\nexec {hooks}/prolog "$@"\n')
+    epilog = site.folder / "site-epilog"
+    epilog.write_text("#!/bin/sh\nexit 0\n")
+    state = site.cell.read()
+    state["conf"]["prolog"] = f"root@{own} $job_id $job_owner"
+    state["queues"]["main"] |= {"prolog": f"sgeadmin@{own} $job_id $job_owner", "epilog": f"root@{epilog}"}
+    site.cell.write(state)
+    before = site.objects()
+    site.install()
+    found = states(site.installer())
+    assert found["conf:prolog"] is ChangeState.DONE
+    assert found["prolog main"] is ChangeState.MANUAL, "not as root"
+    assert found["epilog main"] is ChangeState.MANUAL, "it does not call ours"
+
+    blocked = [change for change in site.installer().undo() if change.state is ChangeState.BLOCKED]
+    assert {change.id for change in blocked} >= {f"file:{path}" for path in site.installer().hook_texts()}
+    assert str(own) in blocked[0].detail
+    assert site.objects() == before
+    own.write_text("#!/bin/sh\nexit 0\n")
+    site.installer().undo()
+    assert not hooks.exists()
+
+
 def test_a_value_of_an_earlier_installation_is_replaced_and_the_first_one_comes_back(site: Site) -> None:
     before = site.objects()
     site.install()
