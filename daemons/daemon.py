@@ -54,6 +54,8 @@ from qtandem.daemons.vendorcalls import VendorCalls
 # Calls and vendor work under way get so long at a stop; what is not done then is taken up by the next daemon.
 GRACE_S = 15.0
 TEXTFILE_S, FILES_S = 15.0, 3600.0
+# Keys of [daemon] that a reload changes.
+LIVE = ("admins", "login_hosts", "textfile", "keep_days")
 
 Build = Callable[[str, object, Mapping[str, str]], Manager]
 
@@ -341,11 +343,11 @@ def _fixed(old: Settings, new: Settings) -> list[str]:
     changed = [
         f"daemon.{name}"
         for name in type(old.daemon).model_fields
-        if name not in ("admins", "textfile", "keep_days") and getattr(old.daemon, name) != getattr(new.daemon, name)
+        if name not in LIVE and getattr(old.daemon, name) != getattr(new.daemon, name)
     ]
     changed += [
         f"timing.{name}"
-        for name in ("workers", "worker_memory_mb", "vendor_call_s")
+        for name in ("workers", "worker_memory_mb", "vendor_call_s", "heartbeat_s")
         if getattr(old.timing, name) != getattr(new.timing, name)
     ]
     return [f"{name} was changed; it takes effect at the next start" for name in changed]

@@ -22,7 +22,7 @@ class Closable(FakeManager):
         self.closed += 1
 
 
-def configured(folder: Path) -> Configuration:
+def configured(folder: Path, daemon: str = "", timing: str = "") -> Configuration:
     (folder / "qtandem.toml").write_text(
         f"""[daemon]
 state_dir = "{folder}"
@@ -30,6 +30,9 @@ runtime_dir = "{folder}"
 socket = "{folder}/q.sock"
 master_key = "{folder}/key"
 metrics = ""
+{daemon}
+[timing]
+{timing}
 [managers.pbs]
 cluster = "lab"
 """
@@ -51,3 +54,13 @@ async def test_managers_of_before_are_closed(short_path: Path) -> None:
     assert [manager.closed for manager in made] == [1, 0]
     await daemon.close()
     assert [manager.closed for manager in made] == [1, 1]
+
+
+async def test_what_a_reload_cannot_change_is_told_and_nothing_else(short_path: Path) -> None:
+    daemon = Daemon(configured(short_path), build=lambda *_: Closable({}))
+    await daemon.open()
+    configured(short_path, 'login_hosts = ["login1"]\nlog_level = "debug"', "heartbeat_s = 2\nreap_s = 20")
+    assert await daemon.reload()
+    told = [problem for problem in daemon.context.problems if "next start" in problem]
+    assert [problem.split()[0] for problem in told] == ["daemon.log_level", "timing.heartbeat_s"]
+    await daemon.close()
