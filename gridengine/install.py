@@ -154,7 +154,14 @@ class Installer:
     def _constants(self) -> Mapping[str, str | int | float | Iterable[str]]:
         daemon, timing = self._settings.daemon, self._settings.timing
         natives = [one.native for one in self._catalog.resources.values()]
+        starter = {
+            "qtandem_hooks": str(self.hooks),
+            "qtandem_python": _python(),
+            "qtandem_runs": str(daemon.runtime_dir / "runs"),
+            "qtandem_site": self.section.options.get("starter", ""),
+        }
         return {
+            **starter,
             "CLUSTER": self.section.cluster,
             "SOCKET": str(daemon.socket),
             "RUNTIME": str(daemon.runtime_dir),
@@ -169,7 +176,6 @@ class Installer:
             "SHEPHERDS": self.client.shepherds(),
             "DEADLINE_MS": round(timing.submit_ms),
             "SITE_JSV": self.section.options.get("jsv", ""),
-            "SITE": self.section.options.get("starter", ""),
             "KNOWN": natives,
             "LIMIT": round(timing.deadman_s),
             "PAUSE": 30,

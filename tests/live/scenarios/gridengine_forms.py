@@ -82,11 +82,16 @@ def test_tasks_of_an_array_have_a_lease_each(cluster: GridEngineCluster) -> None
     agreed(cluster)
 
 
-def test_the_shell_and_the_arguments_are_what_they_are_without_us(cluster: GridEngineCluster) -> None:
+def test_shell_arguments_and_variables_are_what_they_are_without_us(cluster: GridEngineCluster) -> None:
+    names = ("PYTHON", "SITE", "RUNS", "HOOKS", "login", "line", "a.b", "x-y", "BASH_FUNC_module%%")
+    given = ",".join(f"{name}=mine" for name in names)
+    kept = "import os; print(sorted(name for name, value in os.environ.items() if value == 'mine'))"
     forms: list[tuple[str, list[str]]] = [
         ("shopt -q login_shell && echo login; echo $0 $1 | sed 's|.*/||'", ["-S", "/bin/bash"]),
         ("", ["-b", "y", "-S", "/bin/bash", "echo", "a  b", "c;", "echo", "$JOB_NAME"]),
         ("", ["-b", "y", "-shell", "no", "echo", "a  b", "c;", "$HOME"]),
+        ("", ["-b", "y", "-shell", "no", "-v", given, "/usr/bin/python3", "-c", kept]),
+        ("echo $PYTHON $SITE $RUNS $HOOKS $login $line", ["-v", given]),
     ]
 
     def outputs() -> list[str]:
@@ -105,6 +110,7 @@ def test_the_shell_and_the_arguments_are_what_they_are_without_us(cluster: GridE
         cluster.sge(["qconf", "-mattr", "queue", "starter_method", f"{HOOKS}/starter_method", "main"]).check()
         cluster.sge(["qconf", "-mattr", "queue", "starter_method", f"{HOOKS}/starter_method", "classical"]).check()
     assert ours == plain
+    assert "PYTHON" in plain[3]
 
 
 def test_owners_change_neither_qpu_nor_hold(cluster: GridEngineCluster) -> None:

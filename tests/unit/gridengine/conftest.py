@@ -36,7 +36,8 @@ class Hooks:
             "CLUSTER": "lab", "SOCKET": str(folder / "none.sock"), "NAMES": str(folder / "names"), "DEADLINE_MS": 2000,
             "SITE_JSV": "", "RUNTIME": str(folder), "BEAT": str(folder / "heartbeat.gridengine"), "LIMIT": 5,
             "KNOWN": ("fez", "ibm_x"), "PYTHON": "/bin/false", "HOOKS": str(folder), "RUNS": str(folder / "runs"),
-            "SITE": "", "CALL_S": 2, "DAEMON_DOWN_S": 1, "REFUSED_PAUSE_S": 0, "TOTAL_S": 5, "PAUSE": 0,
+            "qtandem_hooks": str(folder), "qtandem_python": "/bin/false", "qtandem_runs": str(folder / "runs"),
+            "qtandem_site": "", "CALL_S": 2, "DAEMON_DOWN_S": 1, "REFUSED_PAUSE_S": 0, "TOTAL_S": 5, "PAUSE": 0,
             "SHEPHERDS": (), "ROOT": "/sge", "CELL": "cell", "QDEL": str(folder / "qdel"),
         }  # fmt: skip
 

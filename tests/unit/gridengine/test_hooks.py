@@ -193,6 +193,22 @@ def test_the_starter_gives_the_environment_and_keeps_arguments_and_status(starte
     assert (done.stdout, done.returncode) == ("a b'\"$HOME`id` a  b\n", 7)
 
 
+def test_the_starter_keeps_every_variable_of_the_job(starter: Any) -> None:
+    """Names that a script may use for itself, that sh cannot have, and that a shell would run."""
+    theirs = {
+        **dict.fromkeys(("PYTHON", "SITE", "RUNS", "HOOKS", "run", "lines", "line", "was", "login", "ENV"), "mine"),
+        "BASH_FUNC_module%%": "() {  echo hi\n}", "BASH_FUNC_exec%%": "() {  echo evil\n}", "a.b": "1", "x-y": "2",
+        "EMPTY": "", "MANY": "a\nb", "BASH_ENV": "/dev/stdin",
+    }  # fmt: skip
+    for mark in ({}, {"QTANDEM_QPU": "1"}):
+        done = starter("/usr/bin/env", "-0", **theirs, **mark, **UNIX)
+        found = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+        assert {name: found.get(name) for name in theirs} == theirs, done.stderr
+        assert "QTANDEM_QPU" not in found
+        more = found.keys() - theirs.keys() - {"JOB_ID", "SGE_TASK_ID", "PATH", *UNIX}
+        assert more - {"PWD", "SHLVL", "_"} == ({"fez_KEY", "QTANDEM_RUN"} if mark else set())
+
+
 def test_a_job_with_a_qpu_but_no_environment_fails_with_a_reason(starter: Any) -> None:
     done = starter("/bin/true", QTANDEM_QPU="1", JOB_ID="8", **UNIX)
     assert done.returncode == 1
@@ -203,14 +219,14 @@ def test_the_sites_own_starter_is_called_in_the_end(hooks: Any, starter: Any) ->
     site = hooks.folder / "site"
     site.write_text('#!/bin/sh\necho "site $fez_KEY $*"\n')
     site.chmod(0o755)
-    hooks.write("starter_method", SITE=str(site))
+    hooks.write("starter_method", qtandem_site=str(site))
     assert starter("job", "x", QTANDEM_QPU="1").stdout == "site a b'\"$HOME`id` job x\n"
 
 
 def test_a_task_of_a_parallel_job_asks_for_its_environment_where_no_prolog_ran(
     starter: Any, hooks: Any, daemon: FakeDaemon
 ) -> None:
-    hooks.values |= {"SOCKET": str(daemon.path), "PYTHON": sys.executable}
+    hooks.values |= {"SOCKET": str(daemon.path), "qtandem_python": sys.executable}
     hooks.write("qtandem_gridengine.py")
     hooks.write("starter_method")
     variables = {"QTANDEM_RUN": "r", "fez_KEY": "a * b'\"$HOME`id`"}
