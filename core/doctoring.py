@@ -14,6 +14,11 @@ from qtandem.core.installing import Check, digest
 
 ANSWER_S = 3.0
 _START = "On the daemon's host: systemctl start qtandemd; elsewhere: systemctl start qtandem-relay"
+# What the remedies of these codes advise is what is running.
+_BY_HAND = {
+    "manager-unreachable": "See that the manager's server runs, and that this command works here by hand.",
+    "command-failed": "See that this command works here by hand.",
+}
 
 Question = Callable[[], Iterator[Check]]
 
@@ -25,7 +30,8 @@ def asked(questions: Iterable[Question]) -> list[Check]:
         try:
             out.extend(question())
         except QtandemError as error:
-            out.append(Check(question.__name__.strip("_"), False, error.one_line(), error.remedy))
+            fix = _BY_HAND.get(error.code, error.remedy)
+            out.append(Check(question.__name__.strip("_"), False, error.said(), fix))
     return out
 
 

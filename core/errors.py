@@ -239,7 +239,7 @@ KINDS: dict[str, Kind] = _kinds(
         EXIT_LATER,
         True,
         "qtandemd did not answer.",
-        "Try again shortly; admins: qtandem doctor MANAGER",
+        "Try again shortly; admins: systemctl status qtandemd, on other hosts qtandem-relay",
     ),
     Kind(
         "manager-unreachable",
@@ -452,8 +452,12 @@ class QtandemError(Exception):
 
     def one_line(self) -> str:
         """`message (cause). remedy [code]` without line breaks, for a log or a one-line channel."""
+        return " ".join(f"{self.said()}. {self.remedy} [{self.code}]".split())
+
+    def said(self) -> str:
+        """`message (cause)` without line breaks, where the remedy has a place of its own."""
         cause = f" ({self.cause})" if self.cause else ""
-        return " ".join(f"{self.message}{cause}. {self.remedy} [{self.code}]".split())
+        return " ".join(f"{self.message}{cause}".split())
 
     def lines(self) -> list[str]:
         """What a terminal shows: what and why, then what to do, then when to try again."""

@@ -87,13 +87,13 @@ def site_lines(conf: SlurmConf, hooks: Path) -> list[tuple[str, str]]:
     todo: list[tuple[str, str]] = []
     plugins = conf.last("JobSubmitPlugins")
     if plugins and "lua" not in _words(plugins):
-        todo.append(("JobSubmitPlugins", f"JobSubmitPlugins={plugins},lua"))
+        todo.append(("JobSubmitPlugins", f"change it to: JobSubmitPlugins={plugins},lua"))
     gres = conf.last("GresTypes")
     if gres and "qpu" not in _words(gres):
-        todo.append(("GresTypes", f"GresTypes={gres},qpu   (for --gres=qpu:NAME; --qpu does without)"))
+        todo.append(("GresTypes", f"change it to: GresTypes={gres},qpu   (for --gres=qpu:NAME; --qpu does without)"))
     flags = conf.last("PrologFlags")
     if flags and not {"alloc", "contain", "x11", "runinjob", "forcerequeueonfail"} & set(_words(flags)):
-        todo.append(("PrologFlags", f"PrologFlags={flags},Alloc"))
+        todo.append(("PrologFlags", f"change it to: PrologFlags={flags},Alloc"))
     prologs = conf.values("PrologSlurmctld")
     if prologs and not waits_for(prologs, f"{hooks}/prolog_slurmctld"):
         todo.append(("PrologSlurmctld", chained(prologs, hooks)))

@@ -194,7 +194,8 @@ class Installer:
         yield self.files.step(self.own_conf, text.encode(), 0o644)
         title, identity = f"{self.conf_path} includes {self.own_conf}", f"line:{self.conf_path}"
         if site is None:
-            yield Step(Change(identity, title, ChangeState.DONE, "no slurm.conf here: it comes from the controller"))
+            title = f"no {self.conf_path} here: it comes from the controller (if not: options.conf says where it is)"
+            yield Step(Change(identity, title, ChangeState.DONE))
             return
         if self.own_conf in site.included:
             yield Step(Change(identity, title, ChangeState.DONE))

@@ -11,6 +11,11 @@ from qtandem.core.resources import Catalog
 from qtandem.slurm import licences
 from qtandem.slurm.commands import Client, SlurmSettings
 
+ASK_AGAIN = (
+    "Install again when it does. QPUs are licences of its database: slurm.conf needs "
+    "AccountingStorageType=accounting_storage/slurmdbd"
+)
+
 
 class Records:
     """Installs and removes records in slurmdbd; those that were made are noted in the host's manifest.
@@ -29,7 +34,7 @@ class Records:
         try:
             return [self._licences(title), *self._operator()]
         except QtandemError as error:
-            detail = f"slurmdbd was not asked ({error.one_line()}); install again when it answers"
+            detail = f"slurmdbd does not answer: {error.said()}\n{ASK_AGAIN}"
             return [Step(Change("licences", title, ChangeState.BLOCKED, detail, optional=True))]
 
     def unasked(self, reason: str) -> list[Step]:

@@ -95,7 +95,9 @@ def _show(manager: str, changes: Sequence[Change], *, as_json: bool, applies: bo
         _line(change)
     todo = sum(change.state is ChangeState.TODO for change in changes)
     if not applies:
-        print(f"{todo} changes; make them with --apply" if todo else "nothing to change")
+        _left(changes)
+        what = "1 change; make it" if todo == 1 else f"{todo} changes; make them"
+        print(f"{what} with --apply" if todo else "nothing to change")
 
 
 def _outcome(manager: str, before: Sequence[Change], after: Sequence[Change], *, as_json: bool) -> None:
@@ -110,9 +112,20 @@ def _outcome(manager: str, before: Sequence[Change], after: Sequence[Change], *,
         print("\napplied:" if made else "\nnothing to apply")
         for change in made:
             _line(change)
+        _left(after)
     bad = (ChangeState.FAILED, ChangeState.BLOCKED)
     if any(change.state in bad and not change.optional for change in after):
         raise typer.Exit(EXIT_SITE)
+
+
+def _left(changes: Sequence[Change]) -> None:
+    """What the installer does not do, counted, since it stands further up."""
+    from qtandem.core.installing import ChangeState
+
+    words = {ChangeState.MANUAL: "for your hand (manual)", ChangeState.BLOCKED: "not possible yet (blocked)"}
+    counts = {word: sum(change.state is state for change in changes) for state, word in words.items()}
+    if left := ", ".join(f"{number} {word}" for word, number in counts.items() if number):
+        print(f"left: {left}, as said above")
 
 
 def _line(change: Change) -> None:

@@ -66,7 +66,8 @@ def test_install_shows_and_changes_nothing(fake, qtandem):
         "done     write b",
         "manual   add a line to c",
         "           include q.conf",
-        "1 changes; make them with --apply",
+        "left: 1 for your hand (manual), as said above",
+        "1 change; make it with --apply",
     ]
     assert FakeInstaller.asked == []
 
@@ -76,7 +77,8 @@ def test_apply_shows_first_and_then_what_became_of_it(fake, qtandem):
     assert (ran.status, FakeInstaller.asked) == (0, ["apply"])
     before, after = ran.out.split("applied:")
     assert "todo     write a" in before
-    assert after.split() == ["done", "write", "a"]
+    made, left = after.strip().splitlines()
+    assert (made.split(), left.split(":")[0]) == (["done", "write", "a"], "left")
 
 
 def test_a_change_that_failed_is_status_5(fake, qtandem, monkeypatch):

@@ -111,12 +111,12 @@ def test_a_sites_own_files_are_kept_and_shown_what_to_add(site: Site) -> None:
     changes = by_id(installer.apply(installer.changes()))
     assert (site.etc / "job_submit.lua").read_text() == "-- the site's\n"
     assert "qtandem.submit(" in changes[f"line:{site.etc}/job_submit.lua"].detail
-    assert changes["line:JobSubmitPlugins"].detail == "JobSubmitPlugins=throttle,lua"
-    assert changes["line:PrologFlags"].detail == "PrologFlags=Serial,Alloc"
+    assert changes["line:JobSubmitPlugins"].detail == "change it to: JobSubmitPlugins=throttle,lua"
+    assert changes["line:PrologFlags"].detail == "change it to: PrologFlags=Serial,Alloc"
     assert (
         f"{site.etc}/ctld.sh add the line: {site.hooks}/prolog_slurmctld ||" in changes["line:PrologSlurmctld"].detail
     )
-    assert changes["line:GresTypes"].detail.startswith("GresTypes=gpu,qpu ")
+    assert changes["line:GresTypes"].detail.startswith("change it to: GresTypes=gpu,qpu ")
     assert f"{site.hooks}/task_prolog" in changes["line:TaskProlog"].detail
     assert "include" in changes[f"line:{site.etc}/plugstack.conf"].detail
     own = (site.etc / "qtandem.conf").read_text()
