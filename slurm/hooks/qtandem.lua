@@ -175,17 +175,19 @@ local function default_partition(part_list)
 end
 
 local function refuse(message, code)
+  message = message .. " [" .. (code or "bad-request") .. "]"
   slurm.log_info("qtandem: %s", "refused: " .. message:gsub("%c", " "))
   slurm.log_user("%s", message)
   if code == "not-allowed" or code == "not-yours" then
     return ACCESS_DENIED
   end
-  return code == "later" and slurm.ERROR or INVALID_LICENSES
+  return code == "daemon-unreachable" and slurm.ERROR or INVALID_LICENSES
 end
 
 local function refuse_later(reason)
   slurm.log_error("qtandem: %s", "qtandemd did not answer: " .. tostring(reason))
-  return refuse("The QPU service does not answer now, so this job cannot be taken. Try again shortly.", "later")
+  return refuse("The QPU service does not answer now, so this job cannot be taken. Try again shortly.",
+    "daemon-unreachable")
 end
 
 local function joined(others, ours)
@@ -254,14 +256,17 @@ local function submit(job, part_list, uid)
     return slurm.SUCCESS
   end
   if second then
-    return refuse("--qpu is given twice, as " .. request .. " and as " .. second .. ". Join them with + or /.")
+    return refuse("--qpu is given twice, as " .. request .. " and as " .. second .. ". Join them with + or /.",
+      "ambiguous")
   end
   if choice then
-    return refuse("A QPU cannot be combined with a choice of licences (|). Write the choice as --qpu=a/b.")
+    return refuse("A QPU cannot be combined with a choice of licences (|). Write the choice as --qpu=a/b.",
+      "unsupported")
   end
   if follower(job) then
     if gres then
-      return refuse("Only the first component of a heterogeneous job can have a QPU. Write --qpu=NAME in the first.")
+      return refuse("Only the first component of a heterogeneous job can have a QPU. Write --qpu=NAME in the first.",
+        "unsupported")
     end
     request = nil
   end
@@ -334,7 +339,8 @@ local function modify(job, record, part_list, uid)
     return slurm.SUCCESS
   end
   if forms.split_gres(job) then
-    return refuse("The QPU of a job cannot be changed by its generic resources. Write licenses=NAME@" .. SERVER .. ":1.")
+    return refuse("The QPU of a job cannot be changed by its generic resources. Write licenses=NAME@" .. SERVER .. ":1.",
+      "unsupported")
   end
   if job.licenses == nil and (not moved or trusted(uid)) then
     return slurm.SUCCESS
@@ -349,13 +355,13 @@ local function modify(job, record, part_list, uid)
     return slurm.SUCCESS
   end
   if not same and record.job_state ~= nil and record.job_state % 256 ~= 0 then
-    return refuse("The QPU licences of a job cannot be changed once it has started.")
+    return refuse("The QPU licences of a job cannot be changed once it has started.", "unsupported")
   end
   if #ours == 0 or trusted(uid) then
     return slurm.SUCCESS
   end
   if choice then
-    return refuse("A QPU cannot be combined with a choice of licences (|).")
+    return refuse("A QPU cannot be combined with a choice of licences (|).", "unsupported")
   end
   local answer, reason = ask({
     manager = "slurm",

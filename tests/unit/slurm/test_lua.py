@@ -183,7 +183,7 @@ def test_hostile_text_arrives_as_it_was_typed(hook: Hook, request_text: str) -> 
     reject = {"verdict": "reject", "code": "unknown-resource", "message": f"no {request_text}\nsecond %s line"}
     result = hook(asking(request_text), reject)
     assert result["call"]["request"] == request_text
-    assert (result["code"], result["said"]) == (INVALID, f"no {request_text}\nsecond %s line")
+    assert (result["code"], result["said"]) == (INVALID, f"no {request_text}\nsecond %s line [unknown-resource]")
 
 
 @pytest.mark.parametrize("licenses", ["x{}x", "{}", "fez@qtandem{}x,fez@qtandem", "{},x"])
