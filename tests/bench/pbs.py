@@ -6,6 +6,8 @@ scripts that pbs_sched may ask.
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import statistics
 import subprocess
@@ -58,17 +60,26 @@ def _scripts(site: Site, folder: Path, path: Path) -> Iterator[Row]:
     one = statistics.median(_printed(script) for _ in range(SCRIPTS))
     peer = "an interpreter that prints a number"
     yield Row("server_dyn_res, one QPU: median", one, "ms", SCRIPT_MS, "most", "value", "target", peer, least)
-    began = time.perf_counter()
-    for _ in range(100):
-        _printed(script)
-    spent = time.perf_counter() - began
+    spent = sum(_asked(script) for _ in range(100))
     yield Row("server_dyn_res, a cycle of pbs_sched with 100 QPUs", spent, "s", peer=peer, peer_value=least / 10)
+
+
+def _asked(script: Path) -> float:
+    """Seconds that pbs_sched takes for one: if it has the number before the script has ended, it sleeps."""
+    began = time.perf_counter()
+    with subprocess.Popen(["/bin/sh", "-c", f"{script} fez"], stdout=subprocess.PIPE, process_group=0) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"4\n"
+        os.killpg(process.pid, signal.SIGTERM)
+        if process.poll() is None:
+            time.sleep(0.25)
+    return time.perf_counter() - began
 
 
 def _printed(script: Path) -> float:
     """Milliseconds."""
     began = time.perf_counter()
-    done = subprocess.run([script, "fez"], capture_output=True, text=True, check=True)
+    done = subprocess.run([script, "fez"], capture_output=True, text=True, check=True, process_group=0)
     spent = (time.perf_counter() - began) * 1000
     assert done.stdout.strip() == "4", done
     return spent

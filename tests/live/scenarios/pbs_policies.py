@@ -168,7 +168,7 @@ def test_the_scheduler_may_ask_by_scripts_instead(cluster: PbsCluster) -> None:
         assert len(acquired) == 3
         cluster.close("east")
         shut = f"{SCRIPT} east"
-        cluster.until(lambda: cluster.shell(cluster.control, shut).stdout, lambda text: text == "0", 15, "it is shut")
+        cluster.until(lambda: cluster.shell(cluster.control, shut).stdout, lambda text: text == "0\n", 15, "it is shut")
         waiting = cluster.submit("true", "east")
         cluster.manage("set server scheduling = true")
         time.sleep(3)
@@ -202,7 +202,7 @@ def test_what_a_hundred_scripts_cost(cluster: PbsCluster, measured: Measured) ->
     finally:
         cluster.manage(*(f"delete resource {name}" for name in natives))
     once = [cluster.exec(cluster.control, [SCRIPT, "east"]).check() for _ in range(20)]
-    assert {done.stdout for done in once} == {"1"}
+    assert {done.stdout for done in once} == {"1\n"}
     measured(
         f"pbs: a job's start {pushed:.2f} s with pushed numbers, {asked:.2f} s with a script for each of 100 QPUs; "
         f"one script {statistics.median(done.seconds for done in once) * 1000:.0f} ms"
