@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from qtandem.core import requests, sources
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
+from qtandem.core.places import runtime_folder
 from qtandem.core.problems import Problem
 from qtandem.core.providers.base import DISCOVERS, PROVIDERS
 from qtandem.core.qrmi_config import QrmiFile, read_qrmi_config
@@ -137,7 +138,7 @@ def _keys_at(location: Iterable[str]) -> list[str]:
 
 def _without_root(settings: Settings) -> Settings:
     """Unset paths of a user's own daemon lie in the XDG directories; the site's file means the site's paths."""
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or f"/tmp/qtandem-{os.geteuid()}") / "qtandem"  # noqa: S108
+    runtime = runtime_folder()
     state = _xdg("XDG_STATE_HOME", ".local/state") / "qtandem"
     config = _xdg("XDG_CONFIG_HOME", ".config") / "qtandem"
     own = {

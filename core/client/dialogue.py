@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from qtandem.core.client.http import MAX_ANSWER, Query, answer, request, unreachable
 from qtandem.core.errors import QtandemError
+from qtandem.core.places import runtime_folder
 
 log = logging.getLogger("qtandem.client")
 
@@ -27,7 +28,7 @@ def default_socket(environ: Mapping[str, str] = os.environ) -> Path:
     if named := environ.get("QTANDEM_SOCKET"):
         return Path(named)
     site = Path(SYSTEM_SOCKET)
-    own = Path(environ.get("XDG_RUNTIME_DIR") or f"/tmp/qtandem-{os.geteuid()}") / "qtandem"  # noqa: S108
+    own = runtime_folder(environ)
     if not site.exists() and _mine(own):
         return own / "qtandem.sock"
     return site

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.places import state_folder
 from qtandem.core.providers.base import ProviderSpec
 from qtandem.core.resources import native_name
 
@@ -28,7 +29,7 @@ def folder(kind: str, spec: ProviderSpec, inner: str = "") -> Path:
     Raises `bad-config` for a folder that cannot be used.
     """
     named = spec.settings.get("state_dir", "")
-    place = Path(named) if named else _base() / kind / native_name(spec.resource)
+    place = Path(named) if named else state_folder() / kind / native_name(spec.resource)
     if not place.is_absolute():
         raise QtandemError("bad-config", f"state_dir = {named!r} is not an absolute path")
     place /= inner
@@ -124,11 +125,3 @@ class Records:
             record = json.loads(path.read_text())
             return record if isinstance(record, dict) else None
         return None
-
-
-def _base() -> Path:
-    if os.environ.get("XDG_STATE_HOME"):
-        return Path(os.environ["XDG_STATE_HOME"]) / "qtandem"
-    if os.access("/var/lib/qtandem", os.W_OK) or os.geteuid() == 0:
-        return Path("/var/lib/qtandem")
-    return Path.home() / ".local" / "state" / "qtandem"

@@ -17,6 +17,7 @@ from typing import Any
 
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
+from qtandem.core.places import state_folder
 from qtandem.core.providers.base import TaskReport, TaskState
 from qtandem.core.providers.simulator.retention import INDEXES, Keep
 
@@ -112,13 +113,7 @@ def state_dir(resource: str, settings: Mapping[str, str]) -> Path:
         if not named.is_absolute():
             raise QtandemError("bad-config", f"state_dir = {str(named)!r} is not an absolute path")
         return named
-    if os.environ.get("XDG_STATE_HOME"):
-        base = Path(os.environ["XDG_STATE_HOME"]) / "qtandem"
-    elif os.access("/var/lib/qtandem", os.W_OK) or os.geteuid() == 0:
-        base = Path("/var/lib/qtandem")
-    else:
-        base = Path.home() / ".local" / "state" / "qtandem"
-    return base / "simulator" / resource
+    return state_folder() / "simulator" / resource
 
 
 class SimulatedDevice:
