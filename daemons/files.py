@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
@@ -39,6 +41,17 @@ def write_atomic(
         _place(temporary, path, replace)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk(whose: str, done: str) -> Iterator[None]:
+    """Turn the disk's refusal into `internal`, for users: `whose` file cannot be `done`, without paths or content."""
+    try:
+        yield
+    except OSError as error:
+        raise QtandemError(
+            "internal", f"{whose} file cannot be {done}", cause=error.strerror, remedy="Tell the site's admin."
+        ) from error
 
 
 def give_to_parent_owner(handle: int | Path, parent: Path) -> None:

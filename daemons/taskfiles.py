@@ -8,16 +8,18 @@ import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from qtandem.core.errors import QtandemError
+from qtandem.daemons.files import disk, write_atomic
 
 KEEP_RESULTS_S = 7 * 86400.0
 # Of one user, so that nobody fills the disk that leases are written to: the oldest go first, vendors still have them.
 MOST_RESULTS = 2 << 30
 _BLOCK = 4096
+_WHOSE = "A task's"
 _ID = re.compile(r"[A-Za-z0-9\-]{1,64}")
 
 
@@ -26,7 +28,7 @@ class Receiving:
 
     def __init__(self, path: Path) -> None:
         self._path, self._part = path, path.with_suffix(f".{secrets.token_hex(4)}.part")
-        with _disk("written"):
+        with disk(_WHOSE, "written"):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         self._file: IO[bytes] | None = os.fdopen(handle, "wb")
@@ -42,7 +44,7 @@ class Receiving:
 
     def keep(self) -> None:
         """Put it in its place, for readers; it survives a power failure once `TaskFiles.settle` has returned."""
-        with _disk("written"):
+        with disk(_WHOSE, "written"):
             try:
                 if self._error is not None or self._file is None:
                     raise self._error or FileNotFoundError(errno.ENOENT, "it was dropped")
@@ -72,7 +74,7 @@ class TaskFiles:
     def __init__(self, state_dir: Path, most_results: int = MOST_RESULTS) -> None:
         self._folder, self._most = state_dir / "tasks", most_results
         self._used: dict[int, int] = {}
-        with _disk("made"):
+        with disk(_WHOSE, "made"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def put_payload(self, task: str, payload: Mapping[str, Any]) -> None:
@@ -92,7 +94,7 @@ class TaskFiles:
     def settle(self, task: str, uid: int) -> None:
         """Have a result that was kept on disk for good, and its user's share within bounds."""
         path = self._result(task, uid)
-        with _disk("written"):
+        with disk(_WHOSE, "written"):
             for each in (path, path.parent):
                 handle = os.open(each, os.O_RDONLY)
                 try:
@@ -106,7 +108,7 @@ class TaskFiles:
 
     def result(self, task: str, uid: int) -> BinaryIO | None:
         """The result's file, open for reading; None where there is none."""
-        with _disk("read"):
+        with disk(_WHOSE, "read"):
             try:
                 return self._result(task, uid).open("rb")
             except FileNotFoundError:
@@ -132,17 +134,11 @@ class TaskFiles:
         return self._folder / f"{task}.{kind}"
 
     def _write(self, path: Path, text: str) -> None:
-        part = path.with_suffix(path.suffix + ".part")
-        with _disk("written"):
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
+        with disk(_WHOSE, "written"):
+            write_atomic(path, text.encode(), 0o600)
 
     def _read(self, path: Path) -> str | None:
-        with _disk("read"):
+        with disk(_WHOSE, "read"):
             return path.read_text() if path.exists() else None
 
 
@@ -167,13 +163,3 @@ def _listed(folder: Path) -> Iterator[tuple[float, int, Path]]:
         with suppress(FileNotFoundError):
             found = path.stat()
             yield found.st_mtime, found.st_size + _BLOCK, path
-
-
-@contextmanager
-def _disk(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise QtandemError(
-            "internal", f"A task's file cannot be {what}", cause=error.strerror, remedy="Tell the site's admin."
-        ) from error

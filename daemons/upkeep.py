@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from qtandem.core.facts import Availability
 from qtandem.core.resources import Catalog, Resource, native_name
 from qtandem.core.wire import DiscoveredAnswer
 from qtandem.daemons.context import Context
+from qtandem.daemons.files import write_atomic
 from qtandem.daemons.logs import log
 from qtandem.daemons.rotation import Rotation
 
@@ -181,9 +181,7 @@ def _read(file: Path) -> dict[str, Listing]:
 
 
 def _write(file: Path, listings: Mapping[str, Listing]) -> None:
-    part = file.with_suffix(".part")
     try:
-        part.write_text(json.dumps({name: asdict(each) for name, each in listings.items()}))
-        os.replace(part, file)
+        write_atomic(file, json.dumps({name: asdict(each) for name, each in listings.items()}).encode())
     except OSError as error:
         log("daemon").warning("known devices not kept", file=str(file), why=str(error))

@@ -19,9 +19,11 @@ from pathlib import Path
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.cipher import Cipher
 from qtandem.core.resources import Resource
+from qtandem.daemons.files import disk
 from qtandem.daemons.logs import log, masker
 
 LONGEST = 8192
+_WHOSE = "The key's"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class UserKeys:
 
     def open(self) -> None:
         """Read what is there. A file that cannot be read costs that key, and its user is told to register again."""
-        with _Disk("made"):
+        with disk(_WHOSE, "made"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted(self._folder.iterdir()):
             if path.suffix:
@@ -77,7 +79,7 @@ class UserKeys:
         await asyncio.to_thread(_write, draft, self._cipher.seal(json.dumps(asdict(key)), name))
         # From here to the end nothing else runs: no lease can begin between the look and the change.
         before = self.find(uid, resource.name)
-        with _Disk("written"):
+        with disk(_WHOSE, "written"):
             if before is None and self._leased(uid, resource.name):
                 draft.unlink()
                 raise _in_use(resource.name)
@@ -92,7 +94,7 @@ class UserKeys:
             raise QtandemError("no-credential", f"You have registered no key for {resource[:64]}")
         if self._leased(uid, resource):
             raise _in_use(resource)
-        with _Disk("removed"):
+        with disk(_WHOSE, "removed"):
             (self._folder / _name(uid, resource)).unlink(missing_ok=True)
         del self._keys[uid, resource]
         return key
@@ -100,21 +102,6 @@ class UserKeys:
     def _take(self, key: UserKey) -> None:
         masker.know_of((key.uid, key.resource), key.values.values())
         self._keys[key.uid, key.resource] = key
-
-
-class _Disk:
-    """Turns the disk's refusal into an error without paths or values."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise QtandemError(
-                "internal", f"The key's file cannot be {self._what}", cause=error.strerror, remedy="Tell the admin."
-            ) from error
 
 
 def _checked(resource: Resource, values: Mapping[str, str]) -> dict[str, str]:
@@ -139,7 +126,7 @@ def _name(uid: int, resource: str) -> str:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with _Disk("written"):
+    with disk(_WHOSE, "written"):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
