@@ -26,6 +26,8 @@ from qtandem.lsf.records import Record
 KEPT_UIDS_S = 600.0
 # Of a user that this host does not know: no lease can be of use to that job here.
 NO_UID = 2**32 - 2
+# LSF has noted the command and carries it out later, unless another one comes first.
+UNDER_WAY = "operation is in progress"
 # Of a job that was stopped before it began.
 STOPPED = "PSUSP"
 # How long a value may be on its way: through the relay's mirror, the elim's period, LIM's, and mbatchd's.
@@ -218,15 +220,19 @@ class LsfManager:
 
     # ---- hold and delay
     async def hold(self, job: JobId, comment: str) -> None:
-        """Stopped by the administrator, so that its owner cannot resume it; the comment is a message of the job."""
+        """Stopped by the administrator, so that its owner cannot resume it; the comment is a message of the job.
+
+        One that LSF has started again meanwhile is told of by an error, and can be held once it waits: a signal that
+        comes when its pre_exec ends is taken for under way by OpenLava for ever, and keeps each later one waiting.
+        """
         found = (await self.jobs([job]))[job]
         if found is None or found.state is JobState.ENDED:
             return
+        if found.state is not JobState.PENDING:
+            message = f"{job} has started again; it is held when it waits"
+            raise QtandemError("manager-unreachable", message, retry_after=1.0)
         self._forget_timer(job)
-        if found.state is JobState.PENDING:
-            await self._stop(job)
-        else:
-            await self._client.run("brequeue", "-H", _target(job))
+        await self._stop(job)
         self._pauses.set(job, 0.0, comment)
         if self._client.has("bpost"):
             await self._client.run("bpost", "-d", " ".join(comment.split())[:500], _target(job))
@@ -246,7 +252,7 @@ class LsfManager:
             await self._client.run("bstop", _target(job))
         except CommandError as error:
             said = f"{error.stderr} {error.stdout}".lower()
-            if "already" not in said and "suspended" not in said:
+            if "already" not in said and "suspended" not in said and UNDER_WAY not in said:
                 raise
 
     def _release_later(self, job: JobId) -> None:
@@ -266,6 +272,9 @@ class LsfManager:
             await self._client.run("bresume", _target(job))
         except CommandError as error:
             said = f"{error.stderr} {error.stdout}".lower()
+            if UNDER_WAY in said:
+                # `pending` sees whether it was done.
+                return
             if not none_found(error) and "already" not in said and "not been suspended" not in said:
                 raise
         self._pauses.forget(job)

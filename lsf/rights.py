@@ -23,7 +23,6 @@ def commands(settings: LsfSettings) -> Commands:
         "bjobs": (("-u", "all", MORE),),
         "bstop": ((JOB,),),
         "bresume": ((JOB,),),
-        "brequeue": (("-H", JOB),),
         "bpost": (("-d", "*", JOB),),
     }
     return Commands("lsf", site.environment(path, conf), {name: _path(folder, name) for name in allow}, allow)

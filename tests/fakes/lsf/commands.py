@@ -167,6 +167,8 @@ def _control(state: dict[str, Any], arguments: list[str], change: Callable[[dict
     found, _ = _chosen(state, [arguments[-1]])
     if not found:
         raise Failure(f"Job <{arguments[-1]}>: No matching job found\n")
+    if state.get("under_way"):
+        raise Failure(f"Job <{arguments[-1]}>: Operation is in progress\n")
     return "".join(f"Job <{arguments[-1]}> {change(job)}\n" for job in found)
 
 
@@ -182,14 +184,6 @@ def bresume(state: dict[str, Any], arguments: list[str]) -> str:
     def change(job: dict[str, Any]) -> str:
         job["stat"] = {"PSUSP": "PEND", "USUSP": "RUN"}.get(job["stat"], job["stat"])
         return "is being resumed"
-
-    return _control(state, arguments, change)
-
-
-def brequeue(state: dict[str, Any], arguments: list[str]) -> str:
-    def change(job: dict[str, Any]) -> str:
-        job["stat"], job["host"] = "PSUSP" if "-H" in arguments else "PEND", ""
-        return "is being requeued"
 
     return _control(state, arguments, change)
 
@@ -213,7 +207,7 @@ def bparams(state: dict[str, Any], _arguments: list[str]) -> str:
 
 
 PROGRAMS: dict[str, Callable[[dict[str, Any], list[str]], str]] = {
-    "bjobs": bjobs, "lsload": lsload, "bhosts": bhosts, "bstop": bstop, "bresume": bresume, "brequeue": brequeue,
+    "bjobs": bjobs, "lsload": lsload, "bhosts": bhosts, "bstop": bstop, "bresume": bresume,
     "bpost": bpost, "lsid": lsid, "bparams": bparams,
 }  # fmt: skip
 

@@ -349,7 +349,7 @@ def test_doctor_finds_settings_that_would_hurt_jobs_whose_start_is_refused(
     "argv",
     [
         ["bjobs", "-u", "all", "-json", "-o", "x", "1", "2"], ["bjobs", "-u", "all", "-w"], ["lsload", "-s"],
-        ["bhosts", "-s"], ["bstop", "12[3]"], ["bresume", "12"], ["brequeue", "-H", "12"], ["bpost", "-d", "x", "12"],
+        ["bhosts", "-s"], ["bstop", "12[3]"], ["bresume", "12"], ["bpost", "-d", "x", "12"],
     ],
 )  # fmt: skip
 def test_the_launcher_may_start_what_the_manager_types(lsf: Host, argv: list[str], fits: Callable[..., bool]) -> None:
@@ -365,7 +365,7 @@ def fits() -> Callable[..., bool]:
 
 
 @pytest.mark.parametrize(
-    "argv", [["bstop", "-u", "all", "0"], ["bkill", "1"], ["brequeue", "1"], ["bresume", "-u", "x", "0"]]
+    "argv", [["bstop", "-u", "all", "0"], ["bkill", "1"], ["brequeue", "-H", "1"], ["bresume", "-u", "x", "0"]]
 )
 def test_the_launcher_starts_nothing_else(lsf: Host, argv: list[str], fits: Callable[..., bool]) -> None:
     allowed = rights.commands(lsf.settings().managers["lsf"])

@@ -310,12 +310,37 @@ async def test_a_job_that_was_resumed_is_paused_no_more(lsf: FakeLsf, manager: L
     assert (job.comment, job.eligible_at) == ("", None)
 
 
-async def test_a_running_job_is_requeued_before_it_is_held(lsf: FakeLsf, manager: LsfManager) -> None:
+async def test_a_job_that_has_started_again_is_held_when_it_waits(lsf: FakeLsf, manager: LsfManager) -> None:
     number = lsf.submit("qpu_fez=1")
     lsf.become(number, "RUN")
+    with pytest.raises(QtandemError, match="when it waits") as caught:
+        await manager.hold(job_id(number), "no")
+    assert caught.value.retryable
+    assert (lsf.said("bstop"), lsf.job(number)["stat"]) == ([], "RUN")
+    lsf.become(number, "PEND")
     await manager.hold(job_id(number), "no")
-    assert lsf.said("brequeue") == [["-H", number]]
     assert lsf.job(number)["stat"] == "PSUSP"
+
+
+async def test_what_lsf_carries_out_later_is_asked_for_once_and_looked_after(
+    lsf: FakeLsf, manager: LsfManager, clock: Clock
+) -> None:
+    """Said again and again, it would undo what an administrator says meanwhile."""
+    number = lsf.submit("qpu_fez=1")
+    lsf.write(under_way=True)
+    await manager.hold(job_id(number), "no")
+    await manager.delay(job_id(number), 60.0)
+    assert lsf.said("bstop") == [[number]] * 2
+    lsf.become(number, "PSUSP")
+    clock.now += 61
+    other = lsf.submit("qpu_fez=1")
+    for _ in range(2):
+        assert {job.id for job in await manager.pending()} == {job_id(number), job_id(other)}
+        manager._forget_timer(job_id(number))
+    assert lsf.job(number)["stat"] == "PSUSP"
+    lsf.write(under_way=False)
+    await manager.pending()
+    assert lsf.job(number)["stat"] == "PEND"
 
 
 async def test_an_element_of_an_array_is_stopped_alone(lsf: FakeLsf, manager: LsfManager) -> None:
