@@ -209,8 +209,7 @@ def main(argv: list[str] | None = None) -> int:
             return asyncio.run(_once(deadman))
         asyncio.run(_serve(deadman))
     except QtandemError as error:
-        print(f"qtandem-deadman: {error.one_line()}", file=sys.stderr)
-        return error.kind.exit_code
+        return logs.ended("qtandem-deadman", error)
     return 0
 
 

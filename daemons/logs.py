@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from qtandem.core.errors import QtandemError
+
 MASK = "***"
 # Shorter values would mask ordinary words ("main", "8080") all over the log.
 MIN_SECRET = 6
@@ -104,3 +106,10 @@ def setup(level: str = "info", stream: TextIO | None = None) -> None:
 def log(room: str) -> Any:
     """The logger of one part of the daemon."""
     return structlog.stdlib.get_logger(f"qtandem.{room}")
+
+
+def ended(command: str, error: QtandemError) -> int:
+    """Say on standard error why one of our commands cannot go on; returns its exit status."""
+    for line in error.lines():
+        print(f"{command}: {line}", file=sys.stderr)
+    return error.kind.exit_code

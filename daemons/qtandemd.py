@@ -57,9 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         raise_file_limit()
         asyncio.run(run(configuration))
     except QtandemError as error:
-        for line in error.lines():
-            print(f"qtandemd: {line}", file=sys.stderr)
-        return error.kind.exit_code
+        return logs.ended("qtandemd", error)
     return 0
 
 

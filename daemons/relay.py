@@ -223,8 +223,7 @@ def main(argv: list[str] | None = None) -> int:
         raise_file_limit()
         asyncio.run(serve(Options.of(settings), Notifier()))
     except QtandemError as error:
-        print(f"qtandem-relay: {error.one_line()}", file=sys.stderr)
-        return error.kind.exit_code
+        return logs.ended("qtandem-relay", error)
     return 0
 
 
