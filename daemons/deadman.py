@@ -91,7 +91,7 @@ class DeadMan:
         if self.watch.at != before.at:
             self._open, self._tries = None, 0
             if before.closed:
-                log("deadman").info("heartbeat-back", manager=self.name)
+                log("deadman").info("heartbeat back", manager=self.name)
         if self.watch.closed or not self.watch.overdue(now, self.limit_s):
             return LOOK_S
         if await self._close():
@@ -115,12 +115,12 @@ class DeadMan:
             outcome = await _publish(target.manager, self._open)
         except (QtandemError, TimeoutError) as error:
             why = error.one_line() if isinstance(error, QtandemError) else "the manager did not answer"
-            log("deadman").warning("not-closed", manager=self.name, why=why, tries=self._tries + 1)
+            log("deadman").warning("not closed", manager=self.name, why=why, tries=self._tries + 1)
             return False
         self._open = {native: slots for native, slots in self._open.items() if native not in outcome.confirmed}
         if self._open:
             reasons = {native: outcome.failed.get(native, "was not confirmed") for native in self._open}
-            log("deadman").warning("not-closed", manager=self.name, natives=reasons, tries=self._tries + 1)
+            log("deadman").warning("not closed", manager=self.name, natives=reasons, tries=self._tries + 1)
             return False
         log("deadman").warning("closed", manager=self.name)
         return True
@@ -135,7 +135,7 @@ class DeadMan:
             self._kept = watch
         except OSError as error:
             # It only shortens what a restart has to count anew.
-            log("deadman").warning("state-not-kept", path=str(self.state), cause=str(error))
+            log("deadman").warning("state not kept", path=str(self.state), cause=str(error))
 
     def _recall(self) -> Watch | None:
         try:
@@ -158,7 +158,7 @@ def find_target(name: str, runtime_dir: Path, configuration: Callable[[], Config
     except QtandemError as error:
         if not mirrored:
             raise
-        log("deadman").warning("configuration-unusable", why=error.one_line())
+        log("deadman").warning("configuration unusable", why=error.one_line())
         settings = None
     own = {one.name: (one.native, one.slots) for one in settings.catalog.resources.values()} if settings else {}
     known = {**mirrored, **own}
@@ -235,7 +235,7 @@ def _mirrored(runtime_dir: Path) -> tuple[NameRow, ...]:
     try:
         return read_names(runtime_dir)
     except (QtandemError, OSError) as error:
-        log("deadman").warning("names-unusable", why=str(error))
+        log("deadman").warning("names unusable", why=str(error))
         return ()
 
 

@@ -154,16 +154,16 @@ async def mirror(
                 write_names(runtime_dir, await names())
             round_number += 1
             if away is not None:
-                log("heartbeat").info("daemon-back")
+                log("heartbeat").info("daemon back")
                 away = None
         except QtandemError as error:
             round_number = 0
             failed()
             if away != error.code:
-                log("heartbeat").warning("daemon-away", code=error.code, message=error.message, cause=error.cause)
+                log("heartbeat").warning("daemon away", code=error.code, message=error.message, cause=error.cause)
                 away = error.code
         except OSError as error:
-            log("heartbeat").error("cannot-mirror", directory=str(runtime_dir), cause=str(error))
+            log("heartbeat").error("cannot mirror", directory=str(runtime_dir), cause=str(error))
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), period_s)
 

@@ -140,7 +140,7 @@ class Relay:
             raise QtandemError("daemon-unreachable", "The renewal's answer cannot be read", cause=str(error)) from error
         enrol.store(self._options.tls_dir, key, answer, replace=True)
         self.upstream.renew()
-        log("relay").info("certificate-renewed", node=node, expires_at=answer.expires_at)
+        log("relay").info("certificate renewed", node=node, expires_at=answer.expires_at)
         return True
 
     async def _mirror(self) -> None:
@@ -184,7 +184,7 @@ class Relay:
             try:
                 await self.renew_certificate()
             except QtandemError as error:
-                log("relay").warning("certificate-not-renewed", code=error.code, why=error.message, cause=error.cause)
+                log("relay").warning("certificate not renewed", code=error.code, why=error.message, cause=error.cause)
             await self._pause(RENEWAL_CHECK_S)
 
     async def _watchdog(self) -> None:

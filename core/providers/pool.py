@@ -219,14 +219,14 @@ class Workers:
         except TimeoutError:
             lane.kills += 1
             self._lanes.hung(spec, lane.family.whose)
-            _log.warning("worker_killed", resource=spec.resource, method=method, pid=worker.pid, why="deadline")
+            _log.warning("worker killed", resource=spec.resource, method=method, pid=worker.pid, why="deadline")
             raise QtandemError(
                 "vendor-timeout", f"{spec.resource} did not answer {method} within {call.deadline_s:g} s"
             ) from None
         except WorkerDied as error:
             lane.kills += 1
             why = redact(str(error), spec.settings)
-            _log.warning("worker_died", resource=spec.resource, method=method, pid=worker.pid, why=why)
+            _log.warning("worker died", resource=spec.resource, method=method, pid=worker.pid, why=why)
             raise QtandemError(
                 "vendor-error", f"The provider of {spec.resource} failed in {method}", cause=why
             ) from None
@@ -263,7 +263,7 @@ class Workers:
             if isinstance(error, OSError):
                 raise QtandemError("no-worker", "No worker process can be started", cause=str(error)) from error
             raise
-        _log.debug("worker_started", type=lane.family.type, purpose=lane.family.whose.purpose, pid=lane.worker.pid)
+        _log.debug("worker started", type=lane.family.type, purpose=lane.family.whose.purpose, pid=lane.worker.pid)
         return lane.worker
 
     async def _start_child(self, _type: str) -> Process:
