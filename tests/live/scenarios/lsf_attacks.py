@@ -66,8 +66,10 @@ def test_hooks_leave_nothing_in_folders_that_all_write_to(cluster: LsfCluster) -
 
 def test_a_loop_of_starts_and_ends_is_bounded_and_delays_nobody(cluster: LsfCluster) -> None:
     """Hooks run as the job's user, who can say what they say; each start is a session at the vendor."""
-    job = cluster.submit("sleep 120", "east", "bob", nodes="c1")
-    cluster.wait_begun(job, "bob")
+    job = cluster.submit("touch $HOME/begun; sleep 120", "east", "bob", nodes="c1")
+    # Its starter asks for the environment of its run.
+    begun = ["test", "-e", "/home/bob/begun"]
+    cluster.until(lambda: cluster.exec("c1", begun).status, lambda status: not status, 60, "it has its environment")
     before = len([row for row in cluster.witness("east") if row["event"] == "acquire"])
     end = {"manager": "lsf", "cluster": "lab", "job": job}
     start = {**end, "attempt": 0, "uid": 2002, "native": ""}
