@@ -75,6 +75,10 @@ class _Doctor:
         script, wanted = self._installer.job_submit, f"{self._installer.hooks}/qtandem.lua"
         calls = conf.calls(script, wanted)
         fix = "" if calls else f"{INSTALL} shows the lines to add"
+        if calls and self._installer.lua_is_stale():
+            detail = f"slurmctld may still use an older {wanted}: {script} has not changed since"
+            yield Check("job_submit.lua", False, detail, f"{INSTALL}; then: touch {script}")
+            return
         yield Check("job_submit.lua", calls, f"{script} {'calls' if calls else 'does not call'} {wanted}", fix)
 
     def _controller(self) -> Iterator[Check]:

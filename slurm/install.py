@@ -5,6 +5,7 @@ Site files are never edited: what they need is shown. A manifest records what wa
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -209,11 +210,29 @@ class Installer:
         real = self.job_submit
         if not real.exists() or self.files.owns(real):
             text = (SOURCE / "hooks" / "job_submit.lua").read_text().replace(str(HOOKS), str(self.hooks))
-            return self.files.step(self.job_submit, text.encode(), 0o644)
+            stamp = hashlib.sha256(b"".join(self._lua().values())).hexdigest()[:16]
+            return self.files.step(self.job_submit, text.replace("qtandem:stamp", stamp).encode(), 0o644)
         identity, title = f"line:{self.job_submit}", f"{self.job_submit} calls {self.hooks}/qtandem.lua"
-        if f"{self.hooks}/qtandem.lua" in real.read_text(errors="replace"):
-            return Step(Change(identity, title, ChangeState.DONE))
-        return Step(Change(identity, title, ChangeState.MANUAL, "\n".join(conf.job_submit_lines(self.hooks))))
+        if f"{self.hooks}/qtandem.lua" not in real.read_text(errors="replace"):
+            return Step(Change(identity, title, ChangeState.MANUAL, "\n".join(conf.job_submit_lines(self.hooks))))
+        if self.lua_is_stale():
+            detail = f"when all else is made: touch {real}\nUntil then slurmctld goes on with the older qtandem.lua."
+            return Step(Change(identity, title, ChangeState.MANUAL, detail))
+        return Step(Change(identity, title, ChangeState.DONE))
+
+    def lua_is_stale(self) -> bool:
+        """Whether slurmctld may have read our Lua before it became what it is to be.
+
+        It reads job_submit.lua again when that file changes (Slurm 24.11), and what that file includes with it.
+        """
+        read = self.job_submit.stat().st_mtime
+        return any(
+            not path.exists() or path.read_bytes() != data or path.stat().st_mtime > read
+            for path, data in self._lua().items()
+        )
+
+    def _lua(self) -> dict[Path, bytes]:
+        return {path: data for path, (data, _) in self.hook_texts().items() if path.suffix == ".lua"}
 
     def _constants(self) -> dict[str, str | int | float | Iterable[str]]:
         daemon, timing = self._settings.daemon, self._settings.timing

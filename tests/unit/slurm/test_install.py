@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -124,6 +125,35 @@ def test_a_sites_own_files_are_kept_and_shown_what_to_add(site: Site) -> None:
     assert not any(
         key in own for key in ("JobSubmitPlugins", "GresTypes", "PrologSlurmctld", "TaskProlog", "PrologFlags")
     )
+
+
+def test_slurmctld_is_made_to_read_lua_that_has_changed(site: Site) -> None:
+    installer = site.installer()
+    installer.apply(installer.changes())
+    script, before = site.etc / "job_submit.lua", (site.etc / "job_submit.lua").read_text()
+    assert not installer.lua_is_stale()
+    timing = site.settings.timing.model_copy(update={"submit_ms": 77})
+    site.settings = site.settings.model_copy(update={"timing": timing})
+    changed = site.installer()
+    assert changed.lua_is_stale()
+    changes = by_id(changed.apply(changed.changes()))
+    assert changes[f"file:{script}"].state is ChangeState.DONE
+    assert script.read_text() != before
+    assert not changed.lua_is_stale()
+
+
+def test_a_sites_own_script_is_to_be_touched_when_lua_has_changed(site: Site) -> None:
+    script = site.etc / "job_submit.lua"
+    installer = site.installer()
+    installer.apply(installer.changes())
+    script.write_text(f'dofile("{site.hooks}/qtandem.lua")\n')
+    assert by_id(installer.changes())[f"line:{script}"].state is ChangeState.DONE
+    newer = script.stat().st_mtime + 5
+    os.utime(site.hooks / "qtandem_forms.lua", (newer, newer))
+    change = by_id(installer.changes())[f"line:{script}"]
+    assert (change.state, f"touch {script}" in change.detail) == (ChangeState.MANUAL, True)
+    os.utime(script, (newer + 1, newer + 1))
+    assert by_id(installer.changes())[f"line:{script}"].state is ChangeState.DONE
 
 
 def test_a_file_that_was_changed_since_survives_the_uninstallation(site: Site) -> None:
