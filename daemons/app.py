@@ -29,6 +29,8 @@ CALLS_PER_UID, CONNECTIONS_PER_UID = 128, 512
 # Connections of one relay, and of all who are no relay: they enrol, or read the public page.
 PER_NODE, STRANGERS = 4096, 256
 IDLE_S = 30.0
+# Calls that fail alike get a line in the log so often: anybody can make calls that fail, such as reports of no start.
+LINE_EACH_S = 1.0
 HEADER_BYTES, HEADERS = 8190, 64
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -159,11 +161,12 @@ async def _proxied(request: web.Request) -> web.Response:
 
 def _outermost(context: Context) -> Any:
     """Errors become answers, and every answer is timed."""
+    failures = _Failures()
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         began = perf_counter()
-        response = await _answered(request, handler)
+        response = await _answered(request, handler, failures)
         resource = request.match_info.route.resource
         route = resource.canonical if resource is not None else "unknown"
         context.metrics.requests.labels(route, str(response.status)).observe(perf_counter() - began)
@@ -172,12 +175,30 @@ def _outermost(context: Context) -> Any:
     return middleware
 
 
-async def _answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+class _Failures:
+    """Failed calls in the log, by route and code; `more` counts those since the last line that got none."""
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def note(self, request: web.Request, error: QtandemError) -> None:
+        resource = request.match_info.route.resource
+        key = resource.canonical if resource is not None else "", error.code
+        now = perf_counter()
+        at, more = self._said.get(key, (now - LINE_EACH_S, 0))
+        if now - at < LINE_EACH_S:
+            self._said[key] = at, more + 1
+            return
+        self._said[key] = now, 0
+        log("api").warning("failed", path=request.path, code=error.code, why=error.one_line(), more=more)
+
+
+async def _answered(request: web.Request, handler: Handler, failures: _Failures) -> web.StreamResponse:
     try:
         return await handler(request)
     except QtandemError as error:
         if error.kind.http >= 500:
-            log("api").warning("failed", path=request.path, code=error.code, why=error.one_line())
+            failures.note(request, error)
         return failure(request, error)
     except web.HTTPException as error:
         body = QtandemError("bad-request", f"{request.method} {request.path[:120]}: {error.reason}")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+import structlog
 from aiohttp import web
 
 from qtandem.core.facts import Availability, Observation
@@ -327,6 +328,21 @@ async def test_explain_tells_of_a_job_that_started_too_often(client: Client) -> 
         while not house.context.reported.wait_s(job.id):
             house.context.reported._pace.take(job.id, house.context.clock())
         assert "started too often" in "\n".join((await client.get(f"explain/{job.id.job}"))[1]["lines"])
+
+
+async def test_calls_that_fail_alike_fill_no_log(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.house.manager.unreachable = True
+
+    async def lines() -> list[int]:
+        with structlog.testing.capture_logs() as said:
+            for _ in range(20):
+                assert (await client.get("explain/1"))[0] == 503
+        return [each["more"] for each in said if each["event"] == "failed"]
+
+    monkeypatch.setattr(app, "LINE_EACH_S", 1000.0)
+    assert await lines() == [0]
+    monkeypatch.setattr(app, "LINE_EACH_S", 0.0)
+    assert await lines() == [19] + [0] * 19
 
 
 async def test_explain_asks_the_manager_once_for_many_who_watch(client: Client) -> None:
