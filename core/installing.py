@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.files import write_atomic
 
 HOOK_PARTS = Path(__file__).parent / "hookparts"
 
@@ -89,7 +88,7 @@ class Manifest:
             return
         body = {"version": 1, "files": self.files, "directories": self.directories, "records": self.records}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(self.path, (json.dumps(body, indent=1, sort_keys=True) + "\n").encode(), 0o644)
+        write_atomic(self.path, (json.dumps(body, indent=1, sort_keys=True) + "\n").encode(), 0o644)
 
     def owns(self, path: Path) -> bool:
         """Whether the file at `path` is as an installer left it."""
@@ -145,7 +144,7 @@ class HostFiles:
 
     def write(self, path: Path, data: bytes, mode: int) -> None:
         made = make_directories(path.parent)
-        write_file(path, data, mode)
+        write_atomic(path, data, mode)
         manifest = self.manifest
         manifest.directories.extend(str(one) for one in made if str(one) not in manifest.directories)
         manifest.files[str(path)] = hashlib.sha256(data).hexdigest()
@@ -210,18 +209,8 @@ def make_directories(path: Path, mode: int = 0o755) -> list[Path]:
 
 
 def write_file(path: Path, data: bytes, mode: int) -> None:
-    """Replace `path` in one step: a reader sees the old file or the new one, never a part."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(name, mode)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """`write_atomic`, by the name that LSF's manager knows."""
+    write_atomic(path, data, mode)
 
 
 def assembled(text: str, own: Path | None = None) -> str:

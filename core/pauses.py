@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.installing import write_file
+from qtandem.core.files import write_atomic
 from qtandem.core.runs import JobId
 
 
@@ -55,7 +55,7 @@ class Pauses:
     def _write(self) -> None:
         body = {str(job): [pause.until, pause.comment] for job, pause in self._known.items()}
         try:
-            write_file(self._path, json.dumps(body).encode(), 0o600)
+            write_atomic(self._path, json.dumps(body).encode(), 0o600)
         except OSError as error:
             raise QtandemError("internal", f"{self._path} cannot be written", cause=str(error)) from error
 

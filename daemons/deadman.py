@@ -21,10 +21,10 @@ from pathlib import Path
 
 from qtandem.core.config import Configuration, load
 from qtandem.core.errors import EXIT_LATER, QtandemError
+from qtandem.core.files import write_atomic
 from qtandem.core.managers import Manager, Published, SensorValue
 from qtandem.core.settings import ManagerSettings
 from qtandem.daemons import logs, registry
-from qtandem.daemons.files import write_atomic
 from qtandem.daemons.heartbeat import Beat, NameRow, read_beat, read_names
 from qtandem.daemons.logs import log
 from qtandem.daemons.notify import Notifier

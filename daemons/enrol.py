@@ -25,10 +25,10 @@ from cryptography import x509
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.files import read_private, write_atomic
 from qtandem.core.wire import UID_HEADER
 from qtandem.daemons import certificates, tls
 from qtandem.daemons.certificates import Issuer, Key
-from qtandem.daemons.files import read_private, write_atomic
 from qtandem.daemons.nodes import Node, Nodes
 
 SERVICE_USER = "qtandem"

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.files import write_atomic
 from qtandem.core.resources import NATIVE, Resource
 from qtandem.core.wire import Health
-from qtandem.daemons.files import write_atomic
 from qtandem.daemons.logs import log
 
 NAMES, HEARTBEAT, SENSORS = "names", "heartbeat", "sensors"

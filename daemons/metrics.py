@@ -14,12 +14,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from qtandem.core.facts import Availability, Fact
+from qtandem.core.files import write_atomic
 from qtandem.core.providers.pool import WorkerStats
 from qtandem.core.resources import Resource
 from qtandem.core.verdicts import Situation
 from qtandem.daemons import steady
 from qtandem.daemons.context import Context
-from qtandem.daemons.files import write_atomic
 
 CONTENT_TYPE = "text/plain; version=0.0.4"
 _LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 10.0)

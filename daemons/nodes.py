@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
-from qtandem.daemons.files import give_to_parent_owner
+from qtandem.core.files import give_to_parent_owner
 
 VERSION = 1
 # Used and expired tokens are kept so long, to tell their reuse from a typing error.
@@ -55,7 +55,9 @@ class Nodes:
             self._db = sqlite3.connect(path, timeout=2.0, isolation_level=None)
             self._migrate()
         except (sqlite3.Error, OSError) as error:
-            raise QtandemError("bad-config", f"The register {path} cannot be opened", cause=str(error)) from error
+            remedy = "Run it as root on the daemon's host; the file is the user qtandem's."
+            message = f"The register {path} cannot be opened"
+            raise QtandemError("bad-config", message, cause=str(error), remedy=remedy) from error
 
     def close(self) -> None:
         self._db.close()

@@ -13,10 +13,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.files import write_atomic
 from qtandem.core.inventory import Placer, Waiting
 from qtandem.core.managers import JobState
 from qtandem.core.runs import JobId
-from qtandem.daemons.files import write_atomic
 from qtandem.daemons.logs import log
 
 # The time up to which hooks' pins are expected is written again when it has grown by so much.

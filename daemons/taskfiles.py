@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO
 
 from qtandem.core.errors import QtandemError
-from qtandem.daemons.files import disk, write_atomic
+from qtandem.core.files import disk, write_atomic
 
 KEEP_RESULTS_S = 7 * 86400.0
 # Of one user, so that nobody fills the disk that leases are written to: the oldest go first, vendors still have them.

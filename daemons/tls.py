@@ -19,9 +19,9 @@ from aiohttp import web
 from cryptography import x509
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.files import read_private
 from qtandem.core.wire import UID_HEADER
 from qtandem.daemons import certificates, sockets
-from qtandem.daemons.files import read_private
 from qtandem.daemons.nodes import Nodes
 
 ENROL_PATH, RENEW_PATH = "/v1/enrol", "/v1/enrol/renew"

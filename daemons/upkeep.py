@@ -13,10 +13,10 @@ from qtandem.core.config import Configuration
 from qtandem.core.discovery import Device
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
+from qtandem.core.files import write_atomic
 from qtandem.core.resources import Catalog, Resource, native_name
 from qtandem.core.wire import DiscoveredAnswer
 from qtandem.daemons.context import Context
-from qtandem.daemons.files import write_atomic
 from qtandem.daemons.logs import log
 from qtandem.daemons.rotation import Rotation
 

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.files import disk
 from qtandem.core.leases.cipher import Cipher
 from qtandem.core.resources import Resource
-from qtandem.daemons.files import disk
 from qtandem.daemons.logs import log, masker
 
 LONGEST = 8192

@@ -12,9 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from qtandem.core.errors import QtandemError
+from qtandem.core.files import write_atomic
 from qtandem.core.wire import UID_HEADER
 from qtandem.daemons import certificates, enrol, tls
-from qtandem.daemons.files import write_atomic
 
 VOUCHED = {UID_HEADER: "1234"}
 
