@@ -69,7 +69,8 @@ def checks(daemon: DaemonSettings, commands: Commands) -> Iterator[Check]:
         yield Check("users", None, "workers and commands run as the daemon's own user: daemon.launcher is not set")
         return
     missing = [name for name in (DAEMON, WORKER, PUBLISHER) if not _exists(name)]
-    yield Check("users", not missing, f"missing: {', '.join(missing)}" if missing else "", _MAKE_USERS)
+    names = ", ".join(missing or (DAEMON, WORKER, PUBLISHER))
+    yield Check("users", not missing, f"missing: {names}" if missing else names, _MAKE_USERS if missing else "")
     path = daemon.launcher_config
     fault = _not_roots(path)
     if not fault and _sections(path).get(commands.manager) != commands.section():

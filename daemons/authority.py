@@ -138,6 +138,9 @@ class Authority:
             return Right.ANYONE
         if rights[Right.OWNER] != NONE and (owner is not None or rights[Right.OWNER] != BY_OWNER):
             raise QtandemError("not-yours", f"uid {caller.uid} may not do this for uid {owner} ({event})")
+        if event is Event.PLAN:
+            remedy = "It takes root or the manager's service user, on the daemon's host or one of control_hosts."
+            raise QtandemError("not-authorised", f"uid {caller.uid} on {caller.host} may not {event}", remedy=remedy)
         raise QtandemError("not-authorised", f"uid {caller.uid} on {caller.host} may not report {event}")
 
     def _believe(self, caller: Caller, nodes: Iterable[str] | None) -> None:

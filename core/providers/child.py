@@ -56,9 +56,10 @@ def load(type_: str) -> type[Provider]:
         found: type[Provider] = getattr(importlib.import_module(module), name)
     except ImportError as error:
         extra = EXTRAS.get(type_)
-        remedy = f"pip install 'qtandem[{extra}]'" if extra else None
+        remedy = f"Beside the daemon: pip install 'qtandem[{extra}]'" if extra else None
+        what = f"needs qtandem's extra {extra}, which is not installed" if extra else "cannot be loaded"
         raise QtandemError(
-            "no-provider", f"The provider for {type_!r} cannot be loaded", remedy=remedy, cause=str(error)
+            "no-provider", f"The provider for {type_!r} {what}", remedy=remedy, cause=str(error)
         ) from error
     return found
 

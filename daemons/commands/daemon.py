@@ -59,7 +59,9 @@ def reload(
     try:
         os.kill(pid, signal.SIGHUP)
     except PermissionError as error:
-        raise QtandemError("not-authorised", f"The daemon, process {pid}, belongs to another user") from error
+        remedy = "As root: systemctl reload qtandemd"
+        message = f"The daemon, process {pid}, belongs to another user"
+        raise QtandemError("not-authorised", message, remedy=remedy) from error
     if not quiet:
         print(f"asked process {pid} to read its configuration; see its log, or: qtandem daemon status")
 
