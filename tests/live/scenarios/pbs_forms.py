@@ -173,7 +173,8 @@ def test_interactive_jobs_go_the_same_way(cluster: PbsCluster) -> None:
 
 def test_an_interactive_job_that_is_deleted_gives_its_qpu_back(cluster: PbsCluster) -> None:
     session = f"sleep 60 | script -qec '{BIN}/qsub -I -A physics -l qpu=east' /dev/null"
-    cluster.exec(cluster.control, ["setsid", "-f", "sh", "-c", f"({session}) >/dev/null 2>&1"], "alice").check()
+    apart = ["sh", "-c", 'exec setsid -f sh -c "$0" >/dev/null 2>&1', session]
+    cluster.exec(cluster.control, apart, "alice").check()
     held = cluster.until(cluster.leases, lambda rows: [row["state"] for row in rows] == ["held"], 30, "it has a lease")
     cluster.cancel(held[0]["owner"].rpartition(":")[2].partition(".")[0], "alice")
     agreed(cluster)
@@ -291,7 +292,9 @@ def keys_of_direct(cluster: PbsCluster, values: dict[str, str]) -> Iterator[None
 
 def test_values_of_ours_reach_the_job_byte_for_byte(cluster: PbsCluster) -> None:
     """The keys of a `direct` resource are texts of somebody else's making, and stand in no log of PBS."""
-    values = {f"k{number}": value for number, value in enumerate([*VALUES, "a\\,QINJ=evil"])}
+    # A long one of our own: PBS logs what users set.
+    ours = [*VALUES[:-1], "y" * 3000, "a\\,QINJ=evil"]
+    values = {f"k{number}": value for number, value in enumerate(ours)}
     with keys_of_direct(cluster, values):
         job = cluster.submit(DUMP, "direct")
         assert cluster.wait_state(job, "ended", within=60).outcome == "completed", cluster.output(job)
@@ -302,5 +305,5 @@ def test_values_of_ours_reach_the_job_byte_for_byte(cluster: PbsCluster) -> None
         logs = cluster.shell(host, "cat /var/spool/pbs/*_logs/*").stdout
         assert "QINJ" not in logs
         assert values["k0"] + "," not in logs
-        assert "x" * 300 not in logs
+        assert "y" * 300 not in logs
     agreed(cluster)
