@@ -25,7 +25,8 @@ def test_the_error_names_the_extra(type_, monkeypatch):
     with pytest.raises(QtandemError) as caught:
         load(type_)
     assert caught.value.code == "no-provider"
-    assert caught.value.remedy == f"pip install 'qtandem[{EXTRAS[type_]}]'"
+    assert f"extra {EXTRAS[type_]}" in caught.value.message
+    assert caught.value.remedy == f"Beside the daemon: pip install 'qtandem[{EXTRAS[type_]}]'"
     assert client in caught.value.cause
 
 
