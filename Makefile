@@ -13,6 +13,8 @@ LIVE   := -n 4 --dist loadgroup
 all: lint test
 
 $(VENV)/demo.stamp: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is no Python 3.11 or later. Write for example: make $(or $(MAKECMDGOALS),all) PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[simulator]'
 	@touch $@
