@@ -181,15 +181,20 @@ async def watch_forever(deadman: DeadMan, notifier: Notifier, stop: asyncio.Even
     notifier.stopping()
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run in a loop, or one step with `--once` (exit status 4: something is still to be closed)."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(
         prog="qtandem-deadman", description="Close a manager's sensors while qtandemd is silent."
     )
-    parser.add_argument("--manager", required=True, help="the manager, for example slurm")
-    parser.add_argument("--once", action="store_true", help="look once; for a timer or cron")
-    parser.add_argument("--config", type=Path, help="qtandem.toml; default: the site's")
-    arguments = parser.parse_args(argv)
+    made.add_argument("--manager", required=True, help="the manager, for example slurm")
+    made.add_argument("--once", action="store_true", help="look once; for a timer or cron")
+    made.add_argument("--config", metavar="FILE", type=Path, help="qtandem.toml; default: the site's")
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run in a loop, or one step with `--once` (exit status 4: something is still to be closed)."""
+    arguments = parser().parse_args(argv)
     try:
         settings = load(arguments.config).settings
         logs.setup(settings.daemon.log_level)

@@ -198,13 +198,18 @@ def listen(path: Path, plan: Plan) -> socket.socket:
     return listener
 
 
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(prog="qtandem-launcher", description="Start qtandem's workers and commands.")
+    made.add_argument("--config", metavar="FILE", type=Path, default=CONFIG, help=f"root's own file (default {CONFIG})")
+    made.add_argument("--socket", metavar="PATH", type=Path, default=SOCKET, help="where to listen if systemd does not")
+    made.add_argument("--check", action="store_true", help="only say whether the file can be used")
+    return made
+
+
 def main(argv: list[str] | None = None) -> int:
     """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="qtandem-launcher", description="Start qtandem's workers and commands.")
-    parser.add_argument("--config", type=Path, default=CONFIG, help=f"root's own file (default {CONFIG})")
-    parser.add_argument("--socket", type=Path, default=SOCKET, help="where to listen if systemd does not")
-    parser.add_argument("--check", action="store_true", help="only say whether the file can be used")
-    arguments = parser.parse_args(argv)
+    arguments = parser().parse_args(argv)
     try:
         plan = load(arguments.config)
         if not arguments.check:

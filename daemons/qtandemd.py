@@ -40,7 +40,9 @@ async def run(configuration: Configuration) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="qtandemd", description="Quantum processors for a workload manager.")
-    made.add_argument("--config", type=Path, help="qtandem.toml; default: the site's, or the user's own")
+    made.add_argument(
+        "--config", metavar="FILE", type=Path, help="qtandem.toml; default: the site's, or the user's own"
+    )
     made.add_argument("--make-key", action="store_true", help="only make the master key, if there is none")
     return made
 

@@ -210,7 +210,7 @@ async def serve(options: Options, notifier: Notifier) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     made = argparse.ArgumentParser(prog="qtandem-relay", description="Pass local calls on to qtandemd.")
-    made.add_argument("--config", type=Path, help="qtandem.toml; default: the site's")
+    made.add_argument("--config", metavar="FILE", type=Path, help="qtandem.toml; default: the site's")
     return made
 
 

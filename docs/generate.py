@@ -77,6 +77,8 @@ PAGES = {
     "man/qtandem.1": manpages.commands,
     "man/qtandemd.8": manpages.daemon,
     "man/qtandem-relay.8": manpages.relaying,
+    "man/qtandem-deadman.8": manpages.closing,
+    "man/qtandem-launcher.8": manpages.launching,
     "man/qtandem.toml.5": manpages.configuration,
 }
 

@@ -14,7 +14,7 @@ from reference import sections
 from qtandem.core import requests
 from qtandem.core.errors import EXIT_BUG, EXIT_LATER, EXIT_REFUSED, EXIT_SITE, EXIT_USAGE, EXIT_VENDOR
 from qtandem.core.settings import Settings
-from qtandem.daemons import cli, qtandemd, relay
+from qtandem.daemons import cli, deadman, launcher, qtandemd, relay
 from qtandem.daemons.commands.options import verb_order
 
 EXITS = {
@@ -33,6 +33,8 @@ OPTIONS = {
     "--socket PATH": "The daemon's socket; default: QTANDEM_SOCKET, else the site's.",
     "--version": "Show the version and exit.",
     "-h, --help": "Of the command or of a verb.",
+    "--install-completion, --show-completion": "Completion of verbs and options for the shell that calls: install it "
+    "for this user, or print it.",
     COMMON["json"]: "With a verb: print JSON.",
     COMMON["config"]: "With a verb that reads the configuration: another file than the site's.",
 }
@@ -104,6 +106,33 @@ def relaying() -> Iterator[str]:
         "caller that the kernel told. Keeps the names of the QPUs and the daemon's heartbeat as files for submit "
         "hooks and the dead-man. Enrol the host first: qtandem relay enrol.",
         {"SIGHUP": "Read the certificate again.", "SIGTERM, SIGINT": "Stop."},
+    )
+    yield from _see("qtandem(1)", "qtandemd(8)", "qtandem.toml(5)")
+
+
+def closing() -> Iterator[str]:
+    yield from _service(
+        "qtandem-deadman",
+        "closes the sensors of a workload manager while qtandemd is silent",
+        deadman.parser(),
+        "Runs on the host of the manager. When it has seen no heartbeat for timing.deadman_s it closes all QPUs there, "
+        "and keeps at it until the manager has confirmed. It needs neither daemon nor relay for that, never opens, and "
+        "touches no running job. Usually started by the timer qtandem-deadman@MANAGER.timer, or with --once by cron.",
+        {"SIGTERM, SIGINT": "Stop."},
+        EXIT_LATER,
+    )
+    yield from _see("qtandem(1)", "qtandemd(8)", "qtandem.toml(5)")
+
+
+def launching() -> Iterator[str]:
+    yield from _service(
+        "qtandem-launcher",
+        "starts the workers and the managers' commands of qtandemd under users of their own",
+        launcher.parser(),
+        "The one part of qtandem that stays root, on the daemon's host, where daemon.launcher is set. It answers the "
+        "user qtandem alone, and starts only what /etc/qtandem/launcher.toml says, which qtandem install MANAGER --apply "
+        "writes; trust.md has its keys. It reads that file at its start.",
+        {"SIGTERM": "Stop. What it has started goes on."},
     )
     yield from _see("qtandem(1)", "qtandemd(8)", "qtandem.toml(5)")
 
@@ -186,20 +215,29 @@ def _option(name: str, kind: Any, info: Any, default: object) -> str:
 
 
 def _service(
-    name: str, what: str, parser: argparse.ArgumentParser, text: str, signals: dict[str, str]
+    name: str, what: str, parser: argparse.ArgumentParser, text: str, signals: dict[str, str], *exits: int
 ) -> Iterator[str]:
     yield from _head(name, 8, what)
-    yield from [".SH SYNOPSIS", rf".B {_escape(name)}", r"[\fB\-\-config\fR \fIFILE\fR]"]
+    yield from [".SH SYNOPSIS", rf".B {_escape(name)}"]
+    for action in parser._actions:
+        if action.dest != "help":
+            words = rf"\fB{_escape(action.option_strings[0])}\fR"
+            words += "" if action.nargs == 0 else rf" \fI{_metavar(action)}\fR"
+            yield words if action.required else f"[{words}]"
     yield ".SH DESCRIPTION"
     yield from _text(text)
     yield ".SH OPTIONS"
     for action in parser._actions:
         if action.dest != "help":
-            value = "" if action.nargs == 0 else " FILE"
+            value = "" if action.nargs == 0 else f" {_metavar(action)}"
             yield f".TP\n.B {_escape(', '.join(action.option_strings))}{value}\n{_escape(action.help or '')}"
     yield from _list("SIGNALS", signals)
-    yield from _exits(0, EXIT_BUG, EXIT_USAGE, EXIT_SITE)
+    yield from _exits(*sorted({0, EXIT_BUG, EXIT_USAGE, EXIT_SITE, *exits}))
     yield from _list("FILES", FILES)
+
+
+def _metavar(action: argparse.Action) -> str:
+    return str(action.metavar or action.dest.upper())
 
 
 def _exits(*codes: int) -> Iterator[str]:
