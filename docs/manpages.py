@@ -130,8 +130,8 @@ def launching() -> Iterator[str]:
         "starts the workers and the managers' commands of qtandemd under users of their own",
         launcher.parser(),
         "The one part of qtandem that stays root, on the daemon's host, where daemon.launcher is set. It answers the "
-        "user qtandem alone, and starts only what /etc/qtandem/launcher.toml says, which qtandem install MANAGER --apply "
-        "writes; trust.md has its keys. It reads that file at its start.",
+        "user qtandem alone, and starts only what /etc/qtandem/launcher.toml says; qtandem install MANAGER --apply "
+        "writes that file, and trust.md has its keys. It is read at the start.",
         {"SIGTERM": "Stop. What it has started goes on."},
     )
     yield from _see("qtandem(1)", "qtandemd(8)", "qtandem.toml(5)")
