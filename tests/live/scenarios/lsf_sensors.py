@@ -141,7 +141,6 @@ def test_a_lim_that_stands_still_gives_no_qpu_away(cluster: LsfCluster) -> None:
 
 PROGRAMS = {
     "garbage": "while :; do printf 'banana \\377\\000 qpu_east 1\\n'; sleep 5; done",
-    "half a record": "printf '2 qpu_north 1'; exec sleep 600",
     "its end": "exit 1",
     "others alone": "while :; do printf '1 qpu_queue 3\\n'; sleep 6; done",
 }
