@@ -29,9 +29,12 @@ FAULTS = {
 
 
 def errors() -> Iterator[str]:
-    yield "# Troubleshooting by error code"
+    yield "# Error codes"
     yield NOTE
-    yield "Every refusal ends with its code in brackets. The exit status is that of the `qtandem` command."
+    yield (
+        "Every refusal ends with its code in brackets (on PBS it has the words alone). The exit status is that of the "
+        "`qtandem` command. What each usually comes from: [troubleshooting.md](troubleshooting.md)."
+    )
     for fault, title in FAULTS.items():
         yield f"\n## {title}\n"
         yield "| code | what it means | what to do | try again by itself | HTTP | exit |"
@@ -39,7 +42,8 @@ def errors() -> Iterator[str]:
         for kind in KINDS.values():
             if kind.fault is fault:
                 again = "yes" if kind.retryable else "no"
-                yield (f"| `{kind.code}` | {kind.summary} | {kind.remedy} | {again} | {kind.http} | {kind.exit_code} |")
+                code = f"[`{kind.code}`](troubleshooting.md#{kind.code})"
+                yield f"| {code} | {kind.summary} | {kind.remedy} | {again} | {kind.http} | {kind.exit_code} |"
 
 
 def configuration() -> Iterator[str]:
