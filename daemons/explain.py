@@ -69,14 +69,17 @@ class Explainer:
     async def _answer(self, job: JobId, found: Job | None, past: list[RunRecord]) -> ExplainAnswer:
         context, situation = self._context, self._context.situation()
         grants = found.grants if found and found.grants else past[-1].grants if past else ()
-        resources = [
-            resource_answer(resource, situation)
+        asked = {
+            resource.name: grant.slots
             for grant in grants
             if (resource := context.catalog.find(grant.resource)) is not None
-        ]
+        }
+        resources = [resource_answer(context.catalog.get(name), situation) for name in asked]
         run = next((str(run.id) for run in context.leases.open_runs() if run.id.job == job), None)
         lines = (
-            _ended(past) if found is None or found.state is JobState.ENDED else await self._lines(found, resources, run)
+            _ended(past)
+            if found is None or found.state is JobState.ENDED
+            else await self._lines(found, resources, asked, run)
         )
         return ExplainAnswer(
             job=str(job),
@@ -87,14 +90,16 @@ class Explainer:
             lines=lines,
         )
 
-    async def _lines(self, job: Job, resources: list[ResourceAnswer], run: str | None) -> list[str]:
+    async def _lines(
+        self, job: Job, resources: list[ResourceAnswer], asked: dict[str, int], run: str | None
+    ) -> list[str]:
         if not job.grants:
             return ["The job asks for no QPU."]
         if job.state is not JobState.PENDING:
             names = ", ".join(row.name for row in resources)
             held = f"It is {job.state} and holds {names}." if run else f"It is {job.state}, without a lease yet."
             return [held, *([] if run else self._too_often(job.id))]
-        lines = [*map(self._cause, resources), *self._too_often(job.id)]
+        lines = [*(self._cause(row, asked[row.name]) for row in resources), *self._too_often(job.id)]
         refusal = await self._context.records.refusal(str(job.id))
         if refusal is not None:
             times = "once" if refusal.count == 1 else f"{refusal.count} times"
@@ -112,8 +117,10 @@ class Explainer:
         wait = self._context.reported.wait_s(job)
         return [f"It started too often in a short while; its next start is taken in {duration(wait)}."] if wait else []
 
-    def _cause(self, row: ResourceAnswer) -> str:
-        """The sentence for one resource of a pending job."""
+    def _cause(self, row: ResourceAnswer, slots: int) -> str:
+        """The sentence for one resource of a pending job, which asks for so many of its slots."""
+        if row.open and row.free < slots:
+            return f"{row.name}: {row.free} of {row.slots} slots free, and the job asks for {slots}."
         if row.open:
             queue = f"; {row.queue} jobs queue at the vendor" if row.queue else ""
             return f"{row.name}: {row.why}{queue}; the job waits for the manager's own reasons."

@@ -166,7 +166,8 @@ class Installer:
             return Step(Change(identity, title, ChangeState.DONE))
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None or headers is None:
-            return Step(Change(identity, title, ChangeState.BLOCKED, NO_COMPILER))
+            here = f"The file that is there is used as it is.\n{NO_COMPILER}" if target.exists() else NO_COMPILER
+            return Step(Change(identity, title, ChangeState.BLOCKED, here, optional=target.exists()))
 
         def build() -> None:
             with tempfile.TemporaryDirectory() as scratch:

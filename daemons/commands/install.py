@@ -50,7 +50,7 @@ def doctor(manager: ManagerName, config: ConfigPath = "", json: Json = False) ->
     else:
         for check in checks:
             word = {True: "ok", False: "FAULT", None: "-"}[check.ok]
-            print(f"{word:6} {check.name}: {check.detail}")
+            print(f"{word:6} {check.name}{f': {check.detail}' if check.detail else ''}")
             if check.ok is False and check.fix:
                 print(f"       {check.fix}")
     if not ok:

@@ -304,6 +304,12 @@ async def test_explain_tells_the_true_cause_of_a_pending_job(client: Client, eve
     assert (await client.get("explain/1"))[1]["lines"] == answer["lines"]
 
 
+async def test_explain_counts_the_slots_that_a_job_asks_for(client: Client) -> None:
+    await lease(client, "2")
+    client.house.manager.add("1", grants=client.house.manager.read_native("fez@q:2"))
+    assert (await client.get("explain/1"))[1]["lines"] == ["fez: 1 of 2 slots free, and the job asks for 2."]
+
+
 async def test_explain_tells_of_refusals_and_of_what_is_over(client: Client) -> None:
     house = client.house
     await house.context.records.refuse("fake:c:1", 0.0, 1.0, 9.0, "fez is closed: paused")
