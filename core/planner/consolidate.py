@@ -18,6 +18,9 @@ from qtandem.core.planner.problem import Ints, Problem
 MOVES = 1_500_000
 EXTRAS = (0.015, 0.03, 0.05, 0.1, 0.2, 0.4)
 PROVABLE_ITEMS = 420
+# So few items that whether they pack at n is mostly decided in a fraction of a second: n after n is excluded.
+REFUTABLE_ITEMS = 150
+STRONGER_S = 0.1
 LARGE = 150
 # Sets of nodes that are tried at one cost, each with more of what the one before it lacked: worth it where nodes are
 # partly taken, each its own way, for then the one with most room to spare says little of the others.
@@ -48,8 +51,10 @@ class Consolidation:
         self.master = Master(self.classes, self.deadline)
         self.packer = Packer(self.classes, self.problem.capacity, self.seed)
         self._best: Ints | None = None
+        self._failed: dict[bytes, tuple[Ints, int]] = {}
         self._unions: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None
         self.scale = max(1.0, len(self.problem.capacity) / 75)
+        self.large = len(self.problem.capacity) > LARGE
         self.infeasible = self.master.infeasible
 
     @property
@@ -67,12 +72,13 @@ class Consolidation:
         self.infeasible = self.master.infeasible
         if self.proven:
             return
-        large = len(self.problem.capacity) > LARGE
-        if n is not None and not large and self._tight(lower, n):
+        if n is not None and not self.large and self._tight(lower, n):
             return
         if n is not None:
             n = self._probe(n)
-            if self.infeasible or (not large and n is not None and self.bound > lower and self._tight(self.bound, n)):
+            if self.infeasible or (
+                not self.large and n is not None and self.bound > lower and self._tight(self.bound, n)
+            ):
                 return
         self._first()
         if n is not None and self.cost is not None:
@@ -103,14 +109,31 @@ class Consolidation:
         """Close the gap from both sides until it is closed or time is up."""
         effort, found = 2.0, n
         while not (self.proven or self.deadline.expired()):
-            self._prove(found, effort)
-            before = self.cost
+            again = self._refute(found, effort)
+            if again is None:
+                return
+            found, before = again, self.cost
             self._frontier(effort)
             effort *= 2 if self.cost == before else 1
             again = self._again(found)
             if again is None:
                 return
             found = again
+
+    def _refute(self, n: Ints, effort: float) -> Ints | None:
+        """Exclude the master's choice; where that is quick, also those that follow. Returns the choice that is left."""
+        few = len(self.items) <= REFUTABLE_ITEMS
+        limit = self.deadline.part((0.6 if few else 0.1) * self.deadline.left() + 0.3)
+        while self._prove(n, effort, limit) and few and not limit.expired():
+            found, lower = self.master.cheapest(limit.left())
+            self._raise(lower)
+            if found is None or self.proven:
+                break
+            again = self._probe(found)
+            if again is None:
+                break
+            n = again
+        return None if self.proven or self.master.infeasible else n
 
     def bound_only(self, seconds: float) -> None:
         """Only the master's bound."""
@@ -130,14 +153,14 @@ class Consolidation:
         """The master once more, with what has been excluded since."""
         found, lower = self.master.cheapest(0.3 * self.deadline.left())
         self._raise(lower)
-        if found is not None and self.bound == lower and not np.array_equal(found, n):
+        if found is not None and not self.large and self.bound == lower and not np.array_equal(found, n):
             self._tight(lower, found)
         return found
 
     def _tight(self, cost: int, n: Ints) -> bool:
         """Try to pack at the bound itself, where it leaves most room."""
-        slack = self.master.slackest(cost, 1.0)
-        return any(candidate is not None and self._try(candidate, 1.0) for candidate in (slack, n))
+        self._failed.clear()
+        return self._level(cost, 1.0) or self._try(n, 1.0)
 
     def _first(self) -> None:
         """A first plan with all items, from ever more money; falls back on all nodes."""
@@ -145,8 +168,7 @@ class Consolidation:
             cost = round(self.bound * (1 + extra))
             if self.deadline.expired() or (self.cost is not None and cost >= self.cost):
                 return
-            n = self.master.slackest(cost, 1.0)
-            if n is not None and self._try(n, 0.3):
+            if self._level(cost, 0.3, tries=1):
                 return
         if self.cost is None:
             self._try(self.master.columns.whole(), 2.0)
@@ -154,6 +176,7 @@ class Consolidation:
     def _frontier(self, effort: float) -> None:
         """Bisect between a cost at which nothing packs and the cost of the best plan."""
         low = self.bound
+        self._failed.clear()
         while self.cost is not None and self.cost - low > 1 and not (self.proven or self.deadline.expired()):
             middle = (low + self.cost) // 2
             if not self._level(middle, effort):
@@ -161,18 +184,23 @@ class Consolidation:
             if self.cost - low < 2e-4 * self.cost:
                 break
 
-    def _level(self, cost: int, effort: float) -> bool:
+    def _level(self, cost: int, effort: float, tries: int = LESSONS) -> bool:
         """Try nodes of this cost, and again with more of what the last ones lacked."""
         wanted: list[tuple[Ints, int]] = []
-        for _ in range(LESSONS if (self.classes.weight == 0).any() else 1):
+        for _ in range(tries if not self.large or (self.classes.weight == 0).any() else 1):
             n = self.master.slackest(cost, 1.0, wanted)
             if n is None:
                 return False
-            packing = self._packed(n, effort)
-            if packing.feasible:
-                return self._take(packing)
-            lesson = self._lesson(n, packing)
-            if lesson is None or self.deadline.expired():
+            lesson = self._failed.get(n.tobytes())
+            if lesson is None:
+                packing = self._packed(n, effort)
+                if packing.feasible:
+                    return self._take(packing)
+                lesson = self._lesson(n, packing)
+                if lesson is None:
+                    return False
+                self._failed[n.tobytes()] = lesson
+            if self.deadline.expired():
                 return False
             wanted.append(lesson)
         return False
@@ -206,7 +234,7 @@ class Consolidation:
         layout, moves = self.master.columns.layout(n, nodes), MOVES * self.scale * effort
         if self._best is not None:
             packing = self.packer.repack(self._best, nodes, layout, self.deadline, int(WARM_SHARE * moves))
-            if packing.feasible or len(self.problem.capacity) > LARGE:
+            if packing.feasible or self.large:
                 return packing
         return self.packer.pack(nodes, self.deadline, int(moves), restarts=1, layout=layout)
 
@@ -220,34 +248,52 @@ class Consolidation:
         self.report(full)
         return True
 
-    def _prove(self, columns: Ints, effort: float) -> None:
-        """Look for a set of classes whose own items cannot be packed at n, the smallest first, and exclude it."""
+    def _prove(self, columns: Ints, effort: float, limit: Deadline) -> bool:
+        """Look for a set of classes whose own items cannot be packed at n, the smallest first, and exclude it.
+
+        Whether one was excluded. On the way all items may turn out to pack at n.
+        """
         c, n = self.classes, self.master.columns.totals(columns)
-        limit = self.deadline.part(0.3 + 0.1 * self.deadline.left())
+        seconds = (0.5 if len(c.demand) <= REFUTABLE_ITEMS else 0.25) * effort
+        excluded = False
         for union in self._tight_unions(n, 0.02):
             if limit.expired():
-                return
+                break
             within: NDArray[np.bool_] = ~np.any(c.signatures & ~union, axis=1)
             items = np.flatnonzero(within[c.signature_of])
-            if not 0 < len(items) <= PROVABLE_ITEMS or self._packs(items, np.where(union, n, 0), limit):
+            if not 0 < len(items) <= PROVABLE_ITEMS:
                 continue
-            found, none = self._solve_fixed(items, np.where(union, n, 0), limit.share(0.25 * effort))
-            if none:
+            whole, level = len(items) == len(c.demand), np.where(union, n, 0)
+            packing, none = self._shortly(items, level, limit), False
+            if packing is None:
+                packing, none = self._solve_fixed(items, level, limit.share(seconds))
+            if none and union.all():
+                # True, but of this n alone: a smaller set that does not pack either, found at once, says more.
+                self.master.forbid(np.flatnonzero(union), n)
+                excluded, seconds, limit = True, STRONGER_S, limit.part(4 * STRONGER_S)
+            elif none:
                 self.master.forbid(np.flatnonzero(union), self._lift(items, union, n, limit))
-                return
-            if found is not None and len(items) == len(c.demand):
-                self._take(found)
-                return
+                return True
+            elif packing is not None and whole:
+                self._take(packing)
+                break
+            elif whole:
+                seconds = STRONGER_S
+        return excluded
 
-    def _packs(self, items: Ints, n: Ints, limit: Deadline) -> bool:
-        """Whether a short annealing packs these items at n."""
+    def _shortly(self, items: Ints, n: Ints, limit: Deadline) -> Packing | None:
+        """A packing of these items at n by a short annealing."""
         part = replace(self.classes, demand=self.classes.demand[items], signature_of=self.classes.signature_of[items])
         packer = Packer(part, self.problem.capacity, self.seed)
         nodes = packer.open_nodes(n)
-        return bool(len(nodes)) and packer.pack(nodes, limit, 200_000).feasible
+        packing = packer.pack(nodes, limit, 200_000) if len(nodes) else None
+        return packing if packing is not None and packing.feasible else None
 
     def _tight_unions(self, n: Ints, spare: float) -> list[NDArray[np.bool_]]:
-        """The unions of classes in which n leaves less than `spare` of some dimension, fewest items first."""
+        """The unions of classes in which n leaves less than `spare` of some dimension, fewest items first.
+
+        Of few items, all classes come before them.
+        """
         c = self.classes
         if self._unions is None:
             family = unions(c)
@@ -260,7 +306,8 @@ class Consolidation:
             needs = inside @ np.bincount(c.signature_of, c.demand[:, k], minlength=len(c.signatures))
             found |= (needs > 0) & (family @ (c.capacity[:, k] * n) < needs * (1 + spare))
         items = inside @ counts
-        return [family[u] for u in np.argsort(items) if found[u]]
+        tight = [family[u] for u in np.argsort(items) if found[u]]
+        return [np.ones_like(family[0]), *tight] if len(c.demand) <= REFUTABLE_ITEMS else tight
 
     def _lift(self, items: Ints, union: NDArray[np.bool_], n: Ints, limit: Deadline) -> Ints:
         """Raise n on the classes of the union as long as the items still provably do not pack."""

@@ -129,8 +129,11 @@ def _decompose(search: Search, allowed: NDArray[np.bool_], seed: int, workers: i
         joint.improve(search, pinned, node_bound, seed, search.deadline.left(), base=base)
     elif fillings is not None and fillings.templates and not search.proven:
         fillings.count_up(base, bounding=pairing is None, backend=search.backend, workers=workers, seed=seed)
-    elif not search.proven and len(search.assign) * len(p.capacity) > MEDIUM:
-        run.resume(search.deadline, (search.cost or 0) - base, search.cost_bound - base)
+    elif not search.proven:
+        share = 1.0 if len(search.assign) * len(p.capacity) > MEDIUM else 0.7
+        run.resume(
+            search.deadline.part(share * search.deadline.left()), (search.cost or 0) - base, search.cost_bound - base
+        )
         search.mark("consolidation")
 
 
