@@ -6,7 +6,7 @@ import pwd
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qtandem.core.installing import Change, ChangeState, Check, HostFiles, Step
@@ -18,6 +18,7 @@ MORE = "..."
 # A pattern that begins with this is a regular expression for the whole argument, else one with * and ?.
 EXACT = "re:"
 _HEAD = "# What qtandem-launcher may start; root's own. Keys: docs/trust.md\nversion = 1\n"
+_RESTART = "systemctl restart qtandem-launcher (it reads the file at its start)"
 _MAKE_USERS = "systemd-sysusers qtandem.conf && systemd-tmpfiles --create qtandem.conf"
 
 
@@ -57,7 +58,10 @@ def step(daemon: DaemonSettings, commands: Commands, files: HostFiles) -> Step:
     path = daemon.launcher_config
     title, identity = f"{path} lets the launcher start the commands of {commands.manager}", f"file:{path}"
     if not path.exists() or files.owns(path):
-        return files.step(path, f"{_HEAD}\n{commands.text()}".encode(), 0o644)
+        made = files.step(path, f"{_HEAD}\n{commands.text()}".encode(), 0o644)
+        if made.change.state is ChangeState.DONE or not path.exists():
+            return made
+        return replace(made, change=replace(made.change, title=f"{made.change.title}, then: {_RESTART}"))
     if _sections(path).get(commands.manager) == commands.section():
         return Step(Change(identity, title, ChangeState.DONE))
     return Step(Change(identity, title, ChangeState.MANUAL, f"have in it:\n{commands.text()}"))
