@@ -210,9 +210,13 @@ class _Stage:
         now = f"{row.state} {row.reason if row.state is State.PENDING else ''}"
         if told.get(row.id) == now or (row.state is State.PENDING and not row.reason):
             return
-        told[row.id] = now
+        answer: Mapping[str, Any] = {}
         if row.state is State.PENDING:
             answer = as_object(self._daemon.get("explain", str(self._queue.full_id(row.id))))
+            if "busy" in row.reason and all(each["open"] for each in as_rows(answer, "resources")):
+                return  # the queue counts jobs whose leases are not taken yet: this is not the cause
+        told[row.id] = now
+        if row.state is State.PENDING:
             self._say(f"job {row.id}: pending ({row.reason})")
             for line in answer["lines"]:
                 self._say(f"        explain: {line}")

@@ -123,7 +123,8 @@ def _left(changes: Sequence[Change]) -> None:
     from qtandem.core.installing import ChangeState
 
     words = {ChangeState.MANUAL: "for your hand (manual)", ChangeState.BLOCKED: "not possible yet (blocked)"}
-    counts = {word: sum(change.state is state for change in changes) for state, word in words.items()}
+    ours = [change for change in changes if not (change.optional and change.state is ChangeState.MANUAL)]
+    counts = {word: sum(change.state is state for change in ours) for state, word in words.items()}
     if left := ", ".join(f"{number} {word}" for word, number in counts.items() if number):
         print(f"left: {left}, as said above")
 
