@@ -122,14 +122,21 @@ def test_a_suspended_job_keeps_its_qpu(cluster: GridEngineCluster) -> None:
     agreed(cluster)
 
 
-def test_a_job_that_fails_after_its_prolog_gives_its_qpu_back(cluster: GridEngineCluster) -> None:
-    """Its folder is not there, which Grid Engine finds once the lease is taken; the error is the job's alone."""
+@pytest.mark.parametrize(
+    ("script", "args", "taken"),
+    [("exit 100", [], 1), ("true", ["-wd", "/nowhere"], 0)],
+    ids=["its own status", "no folder"],
+)
+def test_a_job_that_puts_itself_in_error_keeps_no_qpu(
+    cluster: GridEngineCluster, script: str, args: list[str], taken: int
+) -> None:
+    """Status 100 asks for it; a folder that is not there is found before the prolog runs."""
     before = len(cluster.witness("east"))
-    job = cluster.submit("true", "east", args=["-wd", "/nowhere"])
+    job = cluster.submit(script, "east", args=args)
     pending = ["qstat", "-u", "alice", "-s", "p"]
     cluster.until(lambda: cluster.sge(pending).stdout, lambda text: "Eqw" in text, 60, "it is in error")
-    assert len(acquired(cluster, "east", before)) == 1
     cluster.wait_no_leases(60)
+    assert len(acquired(cluster, "east", before)) == taken
     other = cluster.submit("echo fine", "east")
     assert cluster.wait_state(other, "ended").outcome == "completed"
     cluster.cancel(job)
