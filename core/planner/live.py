@@ -70,8 +70,9 @@ def build(situation: Situation) -> Live:
     inventory = situation.inventory
     planned: list[Waiting] = []
     skipped: list[tuple[Waiting, str]] = []
+    rooms = _Rooms(inventory)
     for job in inventory.waiting:
-        why = job.skipped or _closed(job.grants, situation.free) or _shared(job, inventory)
+        why = job.skipped or _closed(job.grants, situation.free) or _shared(job, inventory, rooms)
         if why:
             skipped.append((job, why))
         else:
@@ -167,20 +168,44 @@ def _closed(grants: tuple[Grant, ...], free: Mapping[str, int]) -> str:
     return f"{closed[0]} is not open" if closed else ""
 
 
-def _shared(job: Waiting, inventory: Inventory) -> str:
+def _shared(job: Waiting, inventory: Inventory, rooms: _Rooms) -> str:
     """The model has no rule that keeps the parts of a job apart: it is planned where no node can take two of them."""
-    shape = job.shape
-    if shape.nodes == 1 or alone(shape, inventory.memory):
+    if job.shape.nodes == 1 or alone(job.shape, inventory.memory):
         return ""
-    permitted = inventory.masks[job.mask]
-    fits_twice = any(
-        host.free_cpus >= 2 * shape.cpus
-        and (not inventory.memory or host.free_memory_mb >= 2 * shape.memory_mb)
-        and host.free_gpus >= 2 * shape.gpus
-        for host in inventory.hosts
-        if host.name in permitted
-    )
-    return "it takes parts of several nodes" if fits_twice else ""
+    return "it takes parts of several nodes" if rooms.twice(job) else ""
+
+
+class _Rooms:
+    """What is free on the roomiest nodes of each mask: what fits on none of these fits nowhere in it."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._roomiest: dict[int, list[tuple[int, int, int]]] = {}
+
+    def twice(self, job: Waiting) -> bool:
+        """Whether two parts of the job fit on one node."""
+        shape, found = job.shape, self._roomiest.get(job.mask)
+        if found is None:
+            found = self._roomiest[job.mask] = self._of(self._inventory.masks[job.mask])
+        needs = 2 * shape.cpus, 2 * shape.memory_mb if self._inventory.memory else 0, 2 * shape.gpus
+        return any(_covers(room, needs) for room in found)
+
+    def _of(self, permitted: frozenset[str]) -> list[tuple[int, int, int]]:
+        memory, hosts = self._inventory.memory, self._inventory.hosts
+        rooms = {
+            (host.free_cpus, host.free_memory_mb if memory else 0, host.free_gpus)
+            for host in hosts
+            if host.name in permitted
+        }
+        found: list[tuple[int, int, int]] = []
+        for room in sorted(rooms, reverse=True):
+            if not any(_covers(other, room) for other in found):
+                found.append(room)
+        return found
+
+
+def _covers(room: tuple[int, int, int], needs: tuple[int, int, int]) -> bool:
+    return room[0] >= needs[0] and room[1] >= needs[1] and room[2] >= needs[2]
 
 
 def _steps(planned: list[Waiting]) -> dict[int, int]:
@@ -195,12 +220,16 @@ class _Masks:
     def __init__(self, inventory: Inventory, reach: Mapping[str, tuple[str, ...]]) -> None:
         self._given, self._reach = inventory.masks, {name: frozenset(nodes) for name, nodes in reach.items()}
         self._numbers: dict[frozenset[str], int] = {}
+        self._known: dict[tuple[int, tuple[str, ...]], int] = {}
 
     def of(self, job: Waiting) -> int:
-        permitted = self._given[job.mask]
-        for grant in job.grants:
-            permitted &= self._reach.get(grant.resource, permitted)
-        return self._numbers.setdefault(permitted, len(self._numbers))
+        key = job.mask, tuple(grant.resource for grant in job.grants if grant.resource in self._reach)
+        if key not in self._known:
+            permitted = self._given[job.mask]
+            for resource in key[1]:
+                permitted &= self._reach[resource]
+            self._known[key] = self._numbers.setdefault(permitted, len(self._numbers))
+        return self._known[key]
 
     @property
     def sets(self) -> tuple[frozenset[str], ...]:

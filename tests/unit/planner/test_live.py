@@ -45,6 +45,31 @@ def decisions(situation: Situation, **options: object) -> dict[str, object]:
     return {each.job.rpartition(":")[2]: each for each in found.decisions}
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.booleans())
+def test_jobs_of_several_nodes_are_planned_where_no_node_takes_two_parts(data: st.DataObject, memory: bool) -> None:
+    sizes = st.integers(0, 8)
+    rooms = data.draw(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=6))
+    hosts = [Host(f"n{i}", 9, 9, 9, *room, 1) for i, room in enumerate(rooms)]
+    masks = [set(data.draw(st.sets(st.sampled_from([each.name for each in hosts])))) for _ in range(2)]
+    shapes = data.draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(0, 4)), max_size=6))
+    jobs = [
+        replace(job(i, 1, mask=i % 3), shape=Shape(cpus=cpus, memory_mb=amount, gpus=gpus, nodes=2))
+        for i, (cpus, amount, gpus) in enumerate(shapes)
+    ]
+    inventory = replace(cluster(hosts, jobs, *masks), memory=memory)
+    taken_twice = {
+        each.id
+        for each in jobs
+        for host in hosts
+        if host.name in inventory.masks[each.mask]
+        and host.free_cpus >= 2 * each.shape.cpus
+        and host.free_gpus >= 2 * each.shape.gpus
+        and (not memory or host.free_memory_mb >= 2 * each.shape.memory_mb)
+    }
+    assert {each.id for each, _ in build(Situation(inventory)).skipped} == taken_twice
+
+
 def test_work_goes_to_nodes_in_use_and_is_pinned_where_that_saves() -> None:
     inventory = cluster([host("idle"), host("busy", free=8)], [job(1, 4), job(2, 4)])
     found = propose(Situation(inventory), "balanced", 5.0)
