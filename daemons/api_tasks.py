@@ -139,7 +139,12 @@ def _all_open(context: Context, admitted: Admit) -> None:
     for grant in admitted.grants:
         room = situation.openness(context.catalog.get(grant.resource))
         if room.free < grant.slots:
-            raise QtandemError("not-available", f"{grant.resource} cannot be claimed: {room.reason}", retry_after=5.0)
+            raise QtandemError(
+                "not-available",
+                f"{grant.resource} cannot be claimed: {room.reason}",
+                remedy="A claim does not wait: make it again when it is open, or submit a job, which does.",
+                retry_after=5.0,
+            )
 
 
 async def _own(request: web.Request) -> Task:
