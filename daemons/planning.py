@@ -29,6 +29,8 @@ from qtandem.daemons.planners import Launch, Planners
 from qtandem.daemons.steady import every
 
 IDLE_S = 5.0
+# Of nodes that a submission excludes: reading more would hold up the daemon, and few characters can name them.
+MOST_EXCLUDED = 10_000
 _INVENTORY: TypeAdapter[Inventory] = TypeAdapter(Inventory)
 _SHAPE: TypeAdapter[Shape] = TypeAdapter(Shape)
 
@@ -46,7 +48,7 @@ def asked(call: SubmitCall, manager: Placer, required: tuple[str, ...]) -> Shape
     if not call.min_cpus and not call.tasks:
         return None
     try:
-        excluded = hostlist.expand(call.excluded)
+        excluded = hostlist.expand(call.excluded, MOST_EXCLUDED)
     except ValueError:
         return None
     nodes = max(1, call.min_nodes)
@@ -111,17 +113,19 @@ class Planning:
             return None
         policy = "advise" if shape.required else settings.at_submit
         message["dearer"] = policy == "exclude"
+        permitted = frozenset(message["permitted"])
         answer = await self._planners.ask(message, settings.lookup_ms / 1000)
         self._context.metrics.lookups.labels("submit", "found" if answer else "none").inc()
         if answer is None:
             return None
-        nodes = tuple(answer["dearer"]) if policy == "exclude" else (str(answer["node"]),)
-        if not nodes:
+        named = answer.get("dearer") if policy == "exclude" else [answer.get("node")]
+        nodes = tuple(named) if isinstance(named, list) else ()
+        if not nodes or not all(isinstance(node, str) and node in permitted for node in nodes):
             return None
         if policy != "advise":
             self._spawn(self._placements.expect(self._context.clock() + 2 * settings.pin_s))
         native, note = manager.native_placement(Placed(policy, nodes), shape)
-        log("planning").info("advised", policy=policy, node=answer["node"], adds=answer["cost"], of=len(nodes))
+        log("planning").info("advised", policy=policy, node=answer.get("node"), adds=answer.get("cost"), of=len(nodes))
         return Advice(native, note)
 
     def started(self, manager: Manager, run: Run, grants: Sequence[Grant]) -> None:
@@ -137,18 +141,18 @@ class Planning:
             return
         message["job"] = str(job.id)
         answer = await self._planners.ask(message, IDLE_S)
-        as_advised = answer is not None and run.nodes[0] == answer["node"]
+        as_advised = answer is not None and run.nodes[0] == answer.get("node")
         self._context.metrics.lookups.labels("start", "same" if as_advised else "other" if answer else "none").inc()
         log("planning").info(
             "placed",
             run=str(run.id),
             node=run.nodes[0],
-            now_best=answer and answer["node"],
-            adds=answer and answer["cost"],
+            now_best=answer and answer.get("node"),
+            adds=answer and answer.get("cost"),
         )
         await self._planners.took({**message, "node": run.nodes[0]})
 
-    def _question(self, manager: Placer, shape: Shape, grants: Sequence[Grant]) -> dict[str, object] | None:
+    def _question(self, manager: Placer, shape: Shape, grants: Sequence[Grant]) -> dict[str, Any] | None:
         permitted = manager.permitted(shape, self._context.clock())
         if permitted is None:
             return None
@@ -181,11 +185,11 @@ class Planning:
             answer = await self._planners.plan(
                 {"situation": await self._situation(inventory), "rolling": rolling, **terms}, limit
             )
-            found = _answer(manager.name, answer)
+            found = _answer(manager.name, inventory, answer)
             if apply and any(each.release or each.pin or each.nice is not None for each in found.decisions):
                 found = await self._apply(manager, inventory, found)
         self.last[manager.name] = found
-        await self._look(manager.name, inventory, answer["placement"])
+        await self._look(manager.name, inventory, answer.get("placement", {}))
         log("planning").info(
             "planned", manager=manager.name, engine=found.engine, seconds=round(found.seconds, 2), gap=found.gap,
             worth=found.worth, starts=found.planned.jobs, applied=found.applied,
@@ -327,6 +331,18 @@ def _written(inventory: Inventory, body: dict[str, object]) -> str:
     return json.dumps({"inventory": _INVENTORY.dump_python(inventory, mode="json"), **body})
 
 
-def _answer(manager: str, proposal: dict[str, Any]) -> PlanAnswer:
-    skipped = [{"job": job, "why": why} for job, why in proposal["skipped"]]
-    return PlanAnswer.model_validate({**proposal, "manager": manager, "skipped": skipped})
+def _answer(manager: str, inventory: Inventory, proposal: dict[str, Any]) -> PlanAnswer:
+    """The plan of the planner's process, which runs as a user of less right than the daemon: it may name no job that
+    does not wait, and no node that the manager has not permitted. Raises `internal`."""
+    try:
+        skipped = [{"job": job, "why": why} for job, why in proposal["skipped"]]
+        found = PlanAnswer.model_validate({**proposal, "manager": manager, "skipped": skipped})
+    except (KeyError, TypeError, ValueError) as error:
+        raise QtandemError("internal", "The planner's process gave no plan that can be read") from error
+    waiting = {str(job.id): job for job in inventory.waiting}
+    for each in found.decisions:
+        job = waiting.get(each.job)
+        permitted = inventory.masks[job.mask] if job is not None and not job.skipped else frozenset()
+        if job is None or not permitted.issuperset(each.nodes) or (each.pin and (job.fixed or len(each.nodes) != 1)):
+            raise QtandemError("internal", f"The planner's process has for {each.job[:80]!r} what it may not have")
+    return found

@@ -88,6 +88,7 @@ async def test_what_a_look_up_leaves_alone(site: Site) -> None:
     assert (await site.advise(required=("idle1",))).native == {}, "its owner has named a node"
     assert (await site.advise(excluded="busy")).native["req_nodes"] in ("idle1", "idle2")
     assert await site.advise(excluded="c[1-") is None
+    assert await site.advise(excluded="c[1-99999]") is None, "nobody excludes so many"
     assert await site.advise(min_nodes=2) is None
     assert await site.advise(tasks=0) is None, "an older hook says nothing of the job's shape"
     assert await site.advise(job="17") is None, "a job that is only modified"
@@ -180,6 +181,37 @@ async def test_a_plan_says_what_it_saves_and_changes_nothing_by_itself(site: Sit
     assert [(each.nodes, each.pin, each.did) for each in found.decisions] == [(["busy"], True, "")] * 2
     assert site.manager.told == []
     assert site.planning.last["fake"] == found
+
+
+async def test_what_the_planners_process_may_not_answer_is_not_done(site: Site) -> None:
+    """It runs as a user of less right than the daemon."""
+    site.manager.wait("1", 4)
+    planners: Any = site.planning._planners
+    honest = planners.plan
+
+    def lying(**changes: Any) -> Any:
+        async def plan(message: dict[str, Any], limit_s: float) -> dict[str, Any]:
+            answer = await honest(message, limit_s)
+            return {**answer, "decisions": [{**each, **changes} for each in answer["decisions"]]}
+
+        return plan
+
+    for changes in ({"job": "fake:lab:99"}, {"nodes": ["elsewhere"]}, {"nodes": ["idle1", "idle2"], "pin": True}):
+        planners.plan = lying(**changes)
+        with pytest.raises(QtandemError, match="may not have"):
+            await site.planning.plan(site.manager, apply=True)
+    planners.plan = lying(nice="much")
+    with pytest.raises(QtandemError, match="no plan that can be read"):
+        await site.planning.plan(site.manager, apply=True)
+    assert site.manager.told == []
+
+    async def elsewhere(message: dict[str, Any], wait_s: float) -> dict[str, Any]:
+        return {"node": "elsewhere", "cost": 0, "dearer": ["elsewhere"]}
+
+    site.configure(enabled=True, at_submit="pin")
+    await site.planning.tick()
+    planners.ask = elsewhere
+    assert await site.advise() is None
 
 
 async def test_an_applied_plan_pins_what_a_tested_submission_does_not_refuse_and_orders(site: Site) -> None:
