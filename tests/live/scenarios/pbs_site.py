@@ -147,6 +147,7 @@ def test_uninstalling_leaves_what_was_there(cluster: PbsCluster) -> None:
     assert "qpu" not in bare
     assert "qtandem" not in bare
     before = cluster.exec(cluster.control, ["cat", "/var/log/cluster/before.txt"]).check().stdout
+    assert set(bare.splitlines()) ^ set(settled(before).splitlines()) == set()
     assert bare == settled(before)
     job = cluster.submit("echo plain")
     assert cluster.wait_state(job, "ended").outcome == "completed"
