@@ -157,7 +157,8 @@ def enrol(
     """
     certificates.node_name(node)
     if (tls_dir / tls.NODE).exists() and not replace:
-        raise QtandemError("already-exists", f"{tls_dir / tls.NODE} is there already; it is not overwritten")
+        message = f"{tls_dir / tls.NODE} is there already; it is not overwritten"
+        raise QtandemError("already-exists", message, remedy="To replace it: qtandem relay enrol --replace")
     if (tls_dir / tls.CA_KEY).exists():
         raise QtandemError(
             "already-exists", f"{tls_dir} holds the authority", remedy="The daemon's own host needs no relay."

@@ -159,8 +159,9 @@ class Tasks:
             where = (f" on {resource}" if resource else "") + (f" by the claim {claim[:64]}" if claim else "")
             raise QtandemError("no-lease", f"You hold no lease{where}")
         if len(held) > 1:
-            ids = ", ".join(each.id for each in held[:5])
-            raise QtandemError("ambiguous", f"You hold {len(held)} leases there: {ids}", remedy="Name the lease.")
+            ids = ", ".join(f"{each.id} ({each.resource})" for each in held[:5])
+            remedy = "Name the QPU (--resource NAME), or the claim (QTANDEM_CLAIM=ID), or do it inside the job."
+            raise QtandemError("ambiguous", f"You hold {len(held)} leases there: {ids}", remedy=remedy)
         return held[0]
 
     async def get(self, id: str) -> Task:
