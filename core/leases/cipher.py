@@ -54,7 +54,10 @@ def load(path: Path) -> Cipher:
             _check_mode(path, os.fstat(file.fileno()))
             text = file.read(1024)
     except OSError as error:
-        raise QtandemError("bad-config", f"The master key {path} cannot be read", cause=str(error)) from error
+        remedy = f"See owner and mode of {path} and its folder; daemon.master_key names another place."
+        raise QtandemError(
+            "bad-config", f"The master key {path} cannot be read", cause=error.strerror or str(error), remedy=remedy
+        ) from error
     return Cipher(_decode(path, text))
 
 

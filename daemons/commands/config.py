@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,42 @@ def _checked(config: str) -> tuple[Configuration | None, list[str], tuple[Proble
         loaded = load(Path(config) if config else None)
     except QtandemError as error:
         return None, (error.cause or error.message).splitlines(), ()
-    return loaded, [str(problem) for problem in loaded.problems], loaded.problems
+    problems = (*loaded.problems, *_unusable(loaded))
+    return loaded, [str(problem) for problem in problems], problems
+
+
+def _unusable(loaded: Configuration) -> Iterator[Problem]:
+    """What would keep the daemon or a relay from starting, although the file can be read."""
+    from difflib import get_close_matches
+
+    from qtandem.core.errors import QtandemError
+    from qtandem.core.problems import Problem
+    from qtandem.core.runs import valid_cluster
+    from qtandem.daemons import enrol, registry
+
+    path, settings, known = loaded.path or Path("qtandem.toml"), loaded.settings, registry.names()
+    for name, manager in settings.managers.items():
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            fix = f"Did you mean {near[0]}?" if near else f"The managers are {', '.join(known)}."
+            yield Problem(path, f"managers.{name}", "there is no such manager", fix)
+        elif name != "local" and not valid_cluster(manager.cluster):
+            message = f"{manager.cluster!r} is no name of a cluster" if manager.cluster else "is not set"
+            fix = 'Write cluster = "NAME", as the manager calls it, else any name.'
+            yield Problem(path, f"managers.{name}.cluster", message, fix)
+    daemon = settings.daemon
+    addresses = {
+        "daemon.listen": daemon.listen,
+        "daemon.metrics": daemon.metrics,
+        "daemon.proxy": daemon.proxy,
+        "relay.server": settings.relay.server,
+    }
+    for key, address in addresses.items():
+        try:
+            if address:
+                enrol.split_address(address)
+        except QtandemError as error:
+            yield Problem(path, key, error.message, "Write HOST:PORT.")
 
 
 def _row(problem: Problem) -> dict[str, object]:

@@ -100,3 +100,16 @@ def test_the_example_is_valid_when_every_key_is_uncommented(tmp_path):
     for model in (Settings.model_fields["daemon"].annotation, Settings.model_fields["timing"].annotation):
         for name in model.model_fields:
             assert f"{name} = " in text
+
+
+def test_check_finds_what_would_keep_the_daemon_from_starting(tmp_path, qtandem):
+    path = tmp_path / "qtandem.toml"
+    path.write_text('[daemon]\nlisten = "7447"\n[managers.slrum]\ncluster = "x"\n[managers.pbs]\n[managers.local]\n')
+    ran = qtandem("config", "check", "--config", str(path))
+    assert ran.status == 5
+    assert [line.split(": ")[2] for line in ran.out.splitlines()] == [
+        "managers.slrum",
+        "managers.pbs.cluster",
+        "daemon.listen",
+    ]
+    assert "Did you mean slurm?" in ran.out
