@@ -27,8 +27,8 @@ def test_an_admin_reconfigures_lsf_with_jobs_under_way(cluster: LsfCluster, comm
     cluster.wait_begun(running)
     waiting = cluster.submit("echo done", "east")
     [lease] = cluster.leases()
-    # -f: without questions.
-    cluster.lsf([*command.split(), "-f"], timeout=60).check()
+    # -f: without questions. OpenLava's lsadmin takes options of its words for its own unless getopt is told not to.
+    cluster.lsf([*command.split(), "-f"], env={"POSIXLY_CORRECT": "1"}, timeout=60).check()
     time.sleep(5)
     assert [row["id"] for row in cluster.leases()] == [lease["id"]]
     ended = cluster.wait_ended([running, waiting], within=200)
