@@ -30,7 +30,7 @@ def asked(questions: Iterable[Question]) -> list[Check]:
         try:
             out.extend(question())
         except QtandemError as error:
-            fix = _BY_HAND.get(error.code, error.remedy)
+            fix = _BY_HAND.get(error.code, error.remedy) if error.remedy == error.kind.remedy else error.remedy
             out.append(Check(question.__name__.strip("_"), False, error.said(), fix))
     return out
 
