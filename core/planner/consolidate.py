@@ -88,10 +88,15 @@ class Consolidation:
         """Go on with more time, and with the cost and the bound that others have found meanwhile."""
         self.deadline = self.master.deadline = deadline
         self.cost, self.bound = cost, max(self.bound, bound)
-        n, lower = self.master.cheapest(0.3 * deadline.left())
-        self._raise(lower)
+        n = self._choose(0.3 * deadline.left())
         if n is not None and not self.proven:
             self._narrow(n)
+
+    def _choose(self, seconds: float) -> Ints | None:
+        """The master's choice that holds all items at least in fractions; None if proven, or out of time."""
+        found, lower = self.master.cheapest(seconds)
+        self._raise(lower)
+        return None if found is None or self.proven else self._probe(found)
 
     def _probe(self, n: Ints) -> Ints | None:
         """Cut off what cannot hold all items even in fractions."""
@@ -125,11 +130,7 @@ class Consolidation:
         few = len(self.items) <= REFUTABLE_ITEMS
         limit = self.deadline.part((0.6 if few else 0.1) * self.deadline.left() + 0.3)
         while self._prove(n, effort, limit) and few and not limit.expired():
-            found, lower = self.master.cheapest(limit.left())
-            self._raise(lower)
-            if found is None or self.proven:
-                break
-            again = self._probe(found)
+            again = self._choose(limit.left())
             if again is None:
                 break
             n = again
@@ -151,10 +152,11 @@ class Consolidation:
 
     def _again(self, n: Ints) -> Ints | None:
         """The master once more, with what has been excluded since."""
-        found, lower = self.master.cheapest(0.3 * self.deadline.left())
-        self._raise(lower)
-        if found is not None and not self.large and self.bound == lower and not np.array_equal(found, n):
-            self._tight(lower, found)
+        found = self._choose(0.3 * self.deadline.left())
+        if found is None or self.large or np.array_equal(found, n):
+            return found
+        if int(self.classes.weight @ self.master.columns.totals(found)) == self.bound:
+            self._tight(self.bound, found)
         return found
 
     def _tight(self, cost: int, n: Ints) -> bool:
