@@ -106,23 +106,27 @@ def test_host_comes_back_when_its_job_runs_elsewhere(cluster: PbsCluster) -> Non
 
 @pytest.mark.timeout(240)
 def test_put_back_by_force_while_its_host_is_dead(cluster: PbsCluster) -> None:
+    """PBS starts it again once its host is back and has thrown the first run away: that must not end the second."""
     job = running(cluster, "sleep 25; echo done")
     lost = cluster.job(job).nodes
     cluster.kill("pbs_mom", lost)
     cluster.pbs(["qrerun", "-W", "force", job]).check()
+    cluster.wait_no_leases(20)
+    assert cluster.job(job).state == "pending"
+    cluster.start("pbs_mom", lost)
     second = cluster.run_of(job).removesuffix(".1") + ".2"
 
     def found() -> list[str]:
-        # The scheduler finds it in a state that it cannot start, and looks at it again in its next cycle only.
+        # The scheduler looks at it again in its next cycle only.
         cluster.manage("set server scheduling = true")
         return owners(cluster)
 
-    cluster.until(found, lambda seen: seen == [f"run {second}"], 60, "the second run's lease alone")
-    cluster.start("pbs_mom", lost)
+    cluster.until(found, lambda seen: seen == [f"run {second}"], 90, "the second run's lease alone")
     for _ in range(16):
         assert owners(cluster) == [f"run {second}"]
         time.sleep(0.5)
     assert cluster.wait_state(job, "ended", within=90).outcome == "completed"
+    assert int(cluster.told()[job]["run_version"]) == 2
     agreed(cluster)
 
 
