@@ -182,8 +182,8 @@ def test_masks_are_kept(cluster: Cluster) -> None:
 
 def test_a_tested_submission_says_what_cannot_run(cluster: Cluster) -> None:
     occupied(cluster, "c2", 8)
-    blocker(cluster)
-    job, large = small(cluster), small(cluster, 28)
+    # Held, so that none of them starts meanwhile.
+    job, large = small(cluster, args=["--hold"]), small(cluster, 28, args=["--hold"])
     cluster.shell(cluster.control, "scontrol update nodename=c1 state=drain reason=test").check()
 
     def tested(wanted: dict[str, str]) -> dict[str, Any]:
