@@ -30,7 +30,7 @@ REPORT_S = 40.0
 # starts a JSV of its own with the first submission that it gets.
 LOAD = """
 import json, os, re, subprocess, sys, time
-rounds, warm, each, url = json.loads(sys.argv[1])
+rounds, warm, each, urls = json.loads(sys.argv[1])
 os.makedirs("/root/conf", exist_ok=True)
 text = subprocess.run(["qconf", "-sconf"], capture_output=True, text=True, check=True).stdout
 def switch(value):
@@ -38,7 +38,7 @@ def switch(value):
         file.write(re.sub(r"(?m)^jsv_url .*$", "jsv_url " + value, text))
     subprocess.run(["qconf", "-Mconf", "/root/conf/global"], capture_output=True, check=True)
 kinds = {"no QPU": [], "QPU": ["-l", "qpu=east"]}
-took = {value: {kind: [] for kind in kinds} for value in ("none", url)}
+took = {value: {kind: [] for kind in kinds} for value in urls}
 def submit(kind):
     argv = ["qsub", "-h", "-b", "y", "-o", "/dev/null", "-e", "/dev/null", *kinds[kind], "true"]
     began = time.perf_counter()
@@ -54,6 +54,17 @@ for _ in range(rounds):
                 if number >= 0:
                     found[kind].append(spent)
 print(json.dumps(list(took.values())))
+"""
+
+# What a JSV costs whatever it does.
+ACCEPTS = """#!/usr/bin/python3 -I
+import sys
+for line in iter(sys.stdin.readline, ""):
+    word = line.split()[0]
+    if word == "QUIT":
+        break
+    if word in ("START", "BEGIN"):
+        print("STARTED" if word == "START" else "RESULT STATE ACCEPT", flush=True)
 """
 
 VENDOR = """
@@ -84,8 +95,12 @@ def _submissions(site: GridEngineCluster) -> Iterator[Row]:
     site.close("east")
     site.wait_sensors({"east": 0})
     url = site.sge(["sh", "-c", "SGE_SINGLE_LINE=1 qconf -sconf | sed -n 's/^jsv_url *//p'"]).check().stdout.strip()
-    argv = ["python3", "-c", LOAD, json.dumps([ROUNDS, WARM, A_ROUND, url])]
-    without, checked = json.loads(site.sge(argv, timeout=300).check().stdout)
+    accepts = "/usr/local/lib/accepts"
+    site.exec(site.control, ["tee", accepts], stdin=ACCEPTS).check()
+    site.exec(site.control, ["chmod", "755", accepts]).check()
+    urls = ["none", f"script:sgeadmin@{accepts}", url]
+    argv = ["python3", "-c", LOAD, json.dumps([ROUNDS, WARM, A_ROUND, urls])]
+    without, accepted, checked = json.loads(site.sge(argv, timeout=400).check().stdout)
     site.sge(["qdel", "-u", "alice"], timeout=60).check()
     for kind in without:
         bare, ours = median(without[kind]), median(checked[kind])
@@ -98,6 +113,14 @@ def _submissions(site: GridEngineCluster) -> Iterator[Row]:
             peer="qsub without a JSV",
             peer_value=bare,
             ratio=ours / bare,
+        )
+        least = median(accepted[kind])
+        yield Row(
+            name=f"the same beside a JSV that accepts all, {kind}",
+            value=ours - least,
+            unit="ms",
+            peer="that JSV, added to qsub",
+            peer_value=least - bare,
         )
 
 
