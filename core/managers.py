@@ -102,6 +102,20 @@ class ManagerCapabilities:
     limits: Mapping[str, str] = field(default_factory=dict)
 
 
+class ManagerSection(Protocol):
+    """What every manager that is reached by commands needs of its section in the configuration.
+
+    `bin_dir`: where its commands are, PATH if empty; `options` are the manager's own.
+    """
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def bin_dir(self) -> str: ...
+    @property
+    def options(self) -> Mapping[str, str]: ...
+
+
 class Manager(Protocol):
     """One workload manager and cluster. Methods that ask the manager raise `manager-unreachable`.
 

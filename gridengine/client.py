@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from qtandem.core import commands
 from qtandem.core.commands import CommandError
 from qtandem.core.manager_commands import TIMEOUT_S, ManagerCommands
+from qtandem.core.managers import ManagerSection
 from qtandem.core.processes import Start, start_child
 from qtandem.gridengine import complexes
 
@@ -20,18 +20,11 @@ _UNREACHABLE = (
 )  # fmt: skip
 
 
-class GridEngineSettings(Protocol):
+class GridEngineSettings(ManagerSection, Protocol):
     """What this manager needs of its section in the configuration.
 
     `options`: `root` and `cell` are SGE_ROOT and SGE_CELL where they are not Debian's, `state` is the file for holds.
     """
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def bin_dir(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
 
 
 class Client(ManagerCommands):

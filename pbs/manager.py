@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from qtandem.core.errors import QtandemError
-from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
+from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, ManagerSection, Published, SensorValue
 from qtandem.core.processes import Start
 from qtandem.core.runs import JobId, valid_cluster
 from qtandem.pbs import records
@@ -24,19 +24,12 @@ KEPT_UIDS_S = 600.0
 SAME_S = 3.0
 
 
-class PbsSettings(Protocol):
+class PbsSettings(ManagerSection, Protocol):
     """What this manager needs of its section in the configuration.
 
     `options`: `exec` is PBS_EXEC where it is not /opt/pbs, `conf` the path of pbs.conf, `access` `commands` where
     libpbs shall not be used, `sensor` `script` where the scheduler asks by server_dyn_res scripts.
     """
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def bin_dir(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
 
 
 def bin_dir(settings: PbsSettings) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 from qtandem.core.manager_commands import ManagerCommands
+from qtandem.core.managers import ManagerSection
 from qtandem.core.processes import Start, start_child
 
 UNREACHABLE = (
@@ -14,20 +14,14 @@ UNREACHABLE = (
 )  # fmt: skip
 
 
-class SlurmSettings(Protocol):
+class SlurmSettings(ManagerSection, Protocol):
     """What this manager needs of its section in the configuration.
 
     `options`: `conf` is the path of slurm.conf where it is not the default.
     """
 
     @property
-    def cluster(self) -> str: ...
-    @property
     def server(self) -> str: ...
-    @property
-    def bin_dir(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
 
 
 def environment(settings: SlurmSettings) -> dict[str, str]:
