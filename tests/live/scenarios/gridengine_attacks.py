@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
 
-from tests.live.cluster import all_at_once
+from tests.live import litter
 from tests.live.gridengine_cluster import GridEngineCluster
 from tests.live.scenarios.crowd import agreed
 from tests.live.scenarios.gridengine_forms import unharmed
@@ -15,44 +14,11 @@ from tests.live.scenarios.gridengine_forms import unharmed
 MANAGERS = ("gridengine",)
 RUNS = "/run/qtandem/runs"
 
-WATCH = """
-import os, sys, time
-seen, end = set(), time.monotonic() + float(sys.argv[1])
-while time.monotonic() < end:
-    for place in ("/tmp", "/var/tmp", "/dev/shm"):
-        for entry in os.scandir(place):
-            try:
-                seen.add((entry.stat(follow_symlinks=False).st_uid, entry.path))
-            except OSError:
-                pass
-    time.sleep(0.001)
-print("\\n".join(f"{uid} {path}" for uid, path in sorted(seen)))
-"""
-
 
 def test_hooks_leave_nothing_in_folders_that_all_write_to(cluster: GridEngineCluster) -> None:
     """Looked at every millisecond, while jobs start and end; a job's own TMPDIR is execd's."""
-    found: dict[str, list[str]] = {}
-
-    def watch(host: str) -> None:
-        said = cluster.exec(host, ["python3", "-c", WATCH, "14"], timeout=40).check().stdout
-        found[host] = said.splitlines()
-
-    threads = [threading.Thread(target=watch, args=(host,)) for host in (cluster.control, *cluster.workers)]
-    for thread in threads:
-        thread.start()
-    jobs = all_at_once(6, lambda number: cluster.submit("true", ("north", "east", "south")[number % 3]))
-    cluster.wait_ended(jobs, within=60)
-    for thread in threads:
-        thread.join()
-    privileged = {
-        host: cluster.shell(host, "for u in root sgeadmin qtandem qtandem-publisher; do id -u $u; done").stdout.split()
-        for host in found
-    }
-    for host, lines in found.items():
-        entries = [line.split(None, 1) for line in lines if line]
-        theirs = [path for uid, path in entries if uid in privileged[host]]
-        names = [path for path in theirs if not path.endswith((".main", ".classical"))]
+    for paths in litter.of_hooks(cluster, ("root", "sgeadmin", "qtandem", "qtandem-publisher"), 14, 60).values():
+        names = [path for path in paths if not path.endswith((".main", ".classical"))]
         assert [path for path in names if "qtandem" in path.lower() or "complexes" in path] == []
 
 

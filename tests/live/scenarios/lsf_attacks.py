@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from tests.live.cluster import QPUS, all_at_once
+from tests.live import litter
+from tests.live.cluster import QPUS
 from tests.live.lsf_cluster import LsfCluster
 from tests.live.scenarios.crowd import agreed
-from tests.live.scenarios.gridengine_attacks import WATCH
 
 MANAGERS = ("lsf",)
 # Starts of one job that the daemon takes at once.
@@ -45,22 +43,8 @@ def test_hostile_names_are_only_names(cluster: LsfCluster) -> None:
 
 def test_hooks_leave_nothing_in_folders_that_all_write_to(cluster: LsfCluster) -> None:
     """Looked at every millisecond, while jobs are submitted, start and end; LSF's own files there are LSF's."""
-    found: dict[str, list[str]] = {}
-
-    def watch(host: str) -> None:
-        found[host] = cluster.exec(host, ["python3", "-c", WATCH, "25"], timeout=60).check().stdout.splitlines()
-
-    threads = [threading.Thread(target=watch, args=(host,)) for host in (cluster.control, *cluster.workers)]
-    for thread in threads:
-        thread.start()
-    jobs = all_at_once(6, lambda number: cluster.submit("true", ("north", "east", "south")[number % 3]))
-    cluster.wait_ended(jobs, within=90)
-    for thread in threads:
-        thread.join()
-    users = "root qtandem qtandem-publisher qtandem-worker alice"
-    for host, lines in found.items():
-        known = cluster.shell(host, f"for u in {users}; do id -u $u; done").stdout.split()
-        paths = [path for uid, path in (line.split(None, 1) for line in lines if line) if uid in known]
+    users = ("root", "qtandem", "qtandem-publisher", "qtandem-worker", "alice")
+    for host, paths in litter.of_hooks(cluster, users, 25, 90).items():
         assert [path for path in paths if "qtandem" in path.lower() or "qpu" in path.lower()] == [], host
 
 
