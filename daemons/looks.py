@@ -74,9 +74,9 @@ class Looks:
             if line.next is me:
                 line.next = None
             line.free_at = loop.time() + GAP_S
-            tasks = list(dict.fromkeys(asked))
-            others = [task for task in line.open if task not in asked]
-            answers = await self._ask(resource, tasks, others, secrets)
+            tasks = dict.fromkeys(asked)
+            others = [task for task in line.open if task not in tasks]
+            answers = await self._ask(resource, list(tasks), others, secrets)
         if not isinstance(answers, dict):
             raise QtandemError("vendor-error", f"The provider of {resource} answered task_statuses wrongly")
         for task in others:
