@@ -208,11 +208,6 @@ def make_directories(path: Path, mode: int = 0o755) -> list[Path]:
     return missing[::-1]
 
 
-def write_file(path: Path, data: bytes, mode: int) -> None:
-    """`write_atomic`, by the name that LSF's manager knows."""
-    write_atomic(path, data, mode)
-
-
 def assembled(text: str, own: Path | None = None) -> str:
     """The hook with the shared parts in place of its lines `# qtandem:include NAME`.
 

@@ -13,9 +13,9 @@ from typing import Protocol
 
 from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
-from qtandem.core.installing import write_file
+from qtandem.core.files import write_atomic
 from qtandem.core.manager_commands import ManagerCommands
-from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, Published, SensorValue
+from qtandem.core.managers import Grant, Job, JobState, ManagerCapabilities, ManagerSection, Published, SensorValue
 from qtandem.core.pauses import Pauses
 from qtandem.core.processes import Start, start_child
 from qtandem.core.runs import JobId, valid_cluster
@@ -41,19 +41,12 @@ _UNREACHABLE = (
 )  # fmt: skip
 
 
-class LsfSettings(Protocol):
+class LsfSettings(ManagerSection, Protocol):
     """What this manager needs of its section in the configuration.
 
     `options`: `envdir` is the folder of lsf.conf where it is not /etc, `sensors` and `state` the files of this
     manager where they are not in /run/qtandem and /var/lib/qtandem.
     """
-
-    @property
-    def cluster(self) -> str: ...
-    @property
-    def bin_dir(self) -> str: ...
-    @property
-    def options(self) -> Mapping[str, str]: ...
 
 
 class Client(ManagerCommands):
@@ -145,7 +138,7 @@ class LsfManager:
         text = "".join(f"{native} {value}\n" for native, value in sorted(self._values.items()))
         try:
             if not self._sensors.exists() or self._sensors.read_bytes() != text.encode():
-                write_file(self._sensors, text.encode(), 0o644)
+                write_atomic(self._sensors, text.encode())
         except OSError as error:
             raise QtandemError("manager-unreachable", f"{self._sensors} cannot be written", cause=str(error)) from error
 
