@@ -182,10 +182,8 @@ def _as_pbs(module: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del sys.modules["pbs"]
-        else:
-            sys.modules["pbs"] = before
+        # None is no module. To take the name out at each event would have the table made anew after some thousands.
+        sys.modules["pbs"] = before  # type: ignore[assignment]
 
 
 @contextmanager

@@ -180,8 +180,6 @@ def says_yes(server: socket.socket) -> None:
 def test_ten_thousand_calls_leave_memory_flat(site: Any, short: Path, answers: bool) -> None:
     """pbs_server keeps its interpreter for ever; all events of the hook, with a daemon and without."""
     code = compile(site.hook("server.py"), "<hook>", "exec")
-    # What earlier tests left behind would be closed meanwhile.
-    gc.collect()
     opened = len(os.listdir("/proc/self/fd"))
     if answers:
         server = socket.socket(socket.AF_UNIX)
