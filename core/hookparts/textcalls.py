@@ -10,6 +10,25 @@ MAX_ANSWER = 1 << 20
 class Refused(Exception):
     """The daemon answered, and will answer the same next time."""
 
+    def __init__(self, words, code):
+        super().__init__("%s [%s]" % (words, code))
+        self.words, self.code = words, code
+
+
+class Reject(Exception):
+    """The job is not taken: words for its user, and a code of docs/errors.md."""
+
+    def __init__(self, words, code="bad-request"):
+        super().__init__("%s [%s]" % (words, code))
+
+
+def rejection(answer):
+    return Reject(answer.get("message") or "refused", answer.get("code") or "bad-request")
+
+
+def unanswered():
+    return Reject("qtandem does not answer just now; try again in a minute", "daemon-unreachable")
+
 
 def ask(method, path, values, seconds):
     """The answer as a flat dict. Raises `Refused` for a refusal, OSError where there is no answer.
@@ -57,7 +76,7 @@ def understood(answer):
     if status >= 500:
         raise OSError(found.get("message") or "status %d" % status)
     if status != 200:
-        raise Refused("%s [%s]" % (found.get("message", "refused"), found.get("code", status)))
+        raise Refused(found.get("message", "refused"), found.get("code", status))
     return found
 
 

@@ -27,13 +27,8 @@ NAMED = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 # A change goes back to LSF as one line; between words of a requirement these are blanks.
 BREAKS = re.compile(r"[\t\n\r\f\v]+")
 UNPRINTED = re.compile("[\0-\x08\x0e-\x1f\x7f]")
-LATER = "qtandem does not answer just now; try again in a minute"
 # A file of job parameters is small; this one was not written by LSF.
 MAX_PARAMETERS = 1 << 20
-
-
-class Reject(Exception):
-    """The job is not taken; the text is for its user."""
 
 
 # ---- LSF's file of job parameters
@@ -135,7 +130,7 @@ def alone(wish):
         asks = wish.native.get(row[1], slots)
         if mine and asks <= int(row[2]) and (not wish.request or (name, slots) == (row[0], asks)):
             return [(row[1], asks)]
-    raise Reject(LATER)
+    raise unanswered()
 
 
 def pairs(text):
@@ -171,12 +166,12 @@ def granted(wish, given):
                 sys.stderr.write("qtandem: %s\n" % " ".join(answer["message"].split()))
             return pairs(answer.get("native.R", ""))
     except Refused as error:
-        raise Reject(str(error))
+        raise Reject(error.words, error.code)
     except OSError:
         return alone(wish)
     if verdict == "none":
         return None
-    raise Reject("%s [%s]" % (answer.get("message", "refused"), answer.get("code", "")))
+    raise rejection(answer)
 
 
 def main(arguments):
@@ -189,7 +184,8 @@ def main(arguments):
             return 0
         text = merged(wish.requirement, found, bool(DURATIONS))
     except (Reject, Malformed) as error:
-        sys.stderr.write("qtandem: %s\n" % " ".join(str(error).split()))
+        why = error if isinstance(error, Reject) else Reject(str(error))
+        sys.stderr.write("qtandem: %s\n" % " ".join(str(why).split()))
         return 1
     if not DURATIONS and text != merged(wish.requirement, found):
         sys.stderr.write("qtandem: this LSF would let the QPU go after your duration; your rusage is without it now\n")

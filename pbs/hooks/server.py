@@ -25,12 +25,7 @@ DOWN_S = 15
 
 REQUEST, QRMI, VARIABLE = "qpu", "quantum_resources", "QRMI_QPU_RESOURCES"
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-LATER = "qtandem does not answer just now; try again in a minute"
 ONLY = "change the QPU of a job by its name: qalter -l qpu=NAME"
-
-
-class Reject(Exception):
-    """The request is refused; the text is for its user."""
 
 
 def call(path, values):
@@ -109,7 +104,7 @@ def single(forms):
     meanings = {tuple(sorted(re.split(r"[,+]", request))): request for _, request in forms}
     if len(meanings) > 1:
         told = ", ".join("%s=%s" % form for form in forms)
-        raise Reject("%s do not mean the same QPU; name it in one way only" % told)
+        raise Reject("%s do not mean the same QPU; name it in one way only" % told, "ambiguous")
     return next(iter(meanings.values()), "")
 
 
@@ -120,12 +115,12 @@ def verdict(values):
         answer = call("/v1/submit", values)
     except Refused as error:
         say("submit: %s" % error)
-        raise Reject("qtandem cannot judge the job: %s" % error)
+        raise Reject("qtandem cannot judge the job: %s" % error.words, error.code)
     except OSError as error:
         say("submit: %s" % error)
         return alone(values)
     if answer.get("verdict") == "reject":
-        raise Reject(answer.get("message") or "refused")
+        raise rejection(answer)
     if answer.get("verdict") != "admit":
         return None
     pairs = (part.partition("=") for part in answer.get("native.l", "").split(",") if part)
@@ -145,7 +140,7 @@ def alone(values):
             rows = []
     if rows and slots <= int(rows[0][2]):
         return {OURS + rows[0][1]: slots}, rows[0][0] if slots == 1 else "%s:%d" % (rows[0][0], slots)
-    raise Reject(LATER)
+    raise unanswered()
 
 
 def write(resources, given, request, before):
@@ -159,7 +154,7 @@ def write(resources, given, request, before):
         resources[REQUEST] = request
     except Exception as error:
         say_fault(error)
-        raise Reject("PBS knows no resource for this QPU yet; admins: qtandem install pbs")
+        raise Reject("PBS knows no resource for this QPU yet; admins: qtandem install pbs", "unknown-resource")
 
 
 def asker(user, values):
@@ -216,7 +211,7 @@ def modifyjob(event):
     if not request:
         raise Reject("a job keeps its QPU; delete it and submit it without one")
     if text_of(getattr(old, "job_state", None)) in ("R", "E", "S", "U", "5", "4"):
-        raise Reject("the job has begun; its QPU cannot be changed any more")
+        raise Reject("the job has begun; its QPU cannot be changed any more", "in-use")
     values = {
         "manager": "pbs",
         "cluster": CLUSTER,
@@ -228,7 +223,7 @@ def modifyjob(event):
     }
     found = verdict(asker(owner(old), values))
     if found is None:
-        raise Reject("%r names no QPU" % (request,))
+        raise Reject("%r names no QPU" % (request,), "unknown-resource")
     write(job.Resource_List, found[0], found[1], before)
 
 
@@ -253,7 +248,7 @@ def runjob(event):
     why = unguarded(wanted)
     if why:
         say("job %s: %s" % (job.id, why))
-        refuse(job, DOWN_S, "%s; admins: qtandem install pbs --apply" % why)
+        refuse(job, DOWN_S, "%s; admins: qtandem install pbs --apply" % why, "bad-config")
         return
     values = identity(job, ahead=1)
     keys = {str(key) for key in job.Resource_List.keys()}
@@ -270,7 +265,7 @@ def runjob(event):
         if answer.get("verdict") == "admit":
             return
         pause = float(answer.get("retry_after") or 0)
-        why = answer.get("message") or "the QPU is not there"
+        why, code = answer.get("message") or "the QPU is not there", answer.get("code") or "not-available"
         if answer.get("verdict") == "wait":
             pause = max(pause, 5.0)
     except socket.timeout as error:
@@ -280,7 +275,8 @@ def runjob(event):
     except (Refused, OSError) as error:
         say("job %s: %s" % (job.id, error))
         pause, why = DOWN_S, "qtandem does not answer; next try in %d s" % DOWN_S
-    refuse(job, pause, why)
+        code = "daemon-unreachable"
+    refuse(job, pause, why, code)
 
 
 def in_order(wanted, request):
@@ -312,7 +308,7 @@ def unguarded(wanted):
     return "%s has lost its flag m" % blind[0] if blind else ""
 
 
-def refuse(job, pause, why):
+def refuse(job, pause, why, code):
     """Put the job off for so many seconds (state W), or hold it for 0.
 
     Not an element of an array: PBS's scheduler asks again for one that is refused, without an end and in the same
@@ -325,7 +321,7 @@ def refuse(job, pause, why):
         job.Execution_Time = int(time.time() + max(pause, 1.0)) + 1
     else:
         job.Hold_Types = pbs.hold_types("s")
-    raise Reject(why)
+    raise Reject(why, code)
 
 
 def hosts(exec_vnode):
@@ -373,9 +369,9 @@ def give_up(event, handler):
     why = "qtandem failed on this job; admins: see the log of pbs_server"
     try:
         if handler is runjob:
-            refuse(event.job, DOWN_S, why)
+            refuse(event.job, DOWN_S, why, "internal")
         else:
-            raise Reject(why)
+            raise Reject(why, "internal")
     except Reject as refusal:
         event.reject(told(refusal))
 

@@ -27,8 +27,9 @@ class Jsv:
         """What it says between BEGIN and its RESULT, and that."""
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.write("START\n")
+        # Before it is asked, so that Grid Engine need not wait for it.
         assert self.process.stdout.readline() == "STARTED\n"
+        self.process.stdin.write("START\n")
         lines = [f"PARAM {key} {value}" for key, value in {"USER": getpass.getuser(), **params}.items()]
         self.process.stdin.write("".join(f"{line}\n" for line in [*lines, "BEGIN"]))
         said = []

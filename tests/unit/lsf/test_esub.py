@@ -237,7 +237,7 @@ def test_without_the_daemon_one_plain_known_name_passes(
     done = lsf().bsub(**options)
     if requirement is None:
         assert done.aborted
-        assert done.said == "qtandem: qtandem does not answer just now; try again in a minute\n"
+        assert done.said == "qtandem: qtandem does not answer just now; try again in a minute [daemon-unreachable]\n"
     else:
         assert done.parameters["LSB_SUB_RES_REQ"] == requirement
 

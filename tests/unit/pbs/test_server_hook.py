@@ -57,7 +57,7 @@ def test_each_form_is_rewritten_to_the_counted_resource(
 def test_a_native_request_is_judged_too(site: Any, daemon: Any) -> None:
     daemon.answers["/v1/submit"] = {"verdict": "reject", "message": "ann may not use fez", "code": "not-allowed"}
     outcome = site.queue({"qpu_fez": 2})
-    assert (outcome.accepted, outcome.message) == (False, "qtandem: ann may not use fez")
+    assert (outcome.accepted, outcome.message) == (False, "qtandem: ann may not use fez [not-allowed]")
     assert daemon.asked("/v1/submit")[0]["native"] == "qpu_fez=2"
 
 
@@ -88,14 +88,14 @@ def test_a_request_with_any_character_reaches_the_daemon_as_it_is(site: Any, dae
     daemon.answers["/v1/submit"] = lambda values: {"verdict": "reject", "message": values["request"]}
     for text in ("a\nverdict=admit", "a%0Ab", "q\"u'o,te", "a\\", "käse", "a=b&c"):
         outcome = site.queue({"qpu": text})
-        assert (outcome.accepted, outcome.message) == (False, f"qtandem: {text}")
+        assert (outcome.accepted, outcome.message) == (False, f"qtandem: {text} [bad-request]")
 
 
 def test_words_of_others_steer_no_terminal_and_break_no_message(site: Any, daemon: Any) -> None:
     daemon.answers["/v1/submit"] = {"verdict": "reject", "message": "the vendor says\n\x1b[2J\x00gone"}
     outcome = site.queue({"qpu": "fez"})
     assert (outcome.accepted, outcome.failed) == (False, "")
-    assert outcome.message == "qtandem: the vendor says\n?[2J?gone"
+    assert outcome.message == "qtandem: the vendor says\n?[2J?gone [bad-request]"
     daemon.answers["/v1/submit"] = (403, {"message": "no\x1b[2J", "code": "not-allowed"})
     assert not any("\x1b" in line for line in site.queue({"qpu": "fez"}).log)
 
@@ -223,7 +223,7 @@ def test_a_reservation_of_a_qpu_is_judged_as_a_job_is(site: Any, daemon: Any) ->
     daemon.answers["/v1/submit"] = {"verdict": "reject", "message": "ann may not use fez", "code": "not-allowed"}
     for resources in ({"qpu": "fez"}, {"qpu_fez": 1}, {"select": "1:ncpus=1:fez=1"}):
         outcome = site.reserve(resources)
-        assert (outcome.accepted, outcome.message) == (False, "qtandem: ann may not use fez")
+        assert (outcome.accepted, outcome.message) == (False, "qtandem: ann may not use fez [not-allowed]")
     daemon.answers["/v1/submit"] = ADMIT
     outcome = site.reserve({"qpu": "fez"})
     assert (outcome.accepted, outcome.job.Resource_List.written) == (True, {"qpu_fez": 1, "qpu": "fez"})
@@ -295,10 +295,15 @@ def test_qpus_stay_in_the_order_of_the_request(site: Any, daemon: Any) -> None:
 
 
 def test_a_refused_start_is_backed_off_by_pbs_itself(site: Any, daemon: Any) -> None:
-    daemon.answers["/v1/reserve"] = {"verdict": "hold", "message": "fez is closed", "retry_after": 30.0}
+    daemon.answers["/v1/reserve"] = {
+        "verdict": "hold",
+        "message": "fez is closed",
+        "code": "not-available",
+        "retry_after": 30.0,
+    }
     now = time.time()
     outcome = site.server("RUNJOB", FEZ)
-    assert (outcome.accepted, outcome.message) == (False, "qtandem: fez is closed")
+    assert (outcome.accepted, outcome.message) == (False, "qtandem: fez is closed [not-available]")
     assert now + 30 <= outcome.job.written["Execution_Time"] <= now + 35
     assert "Hold_Types" not in outcome.job.written
 
@@ -307,7 +312,7 @@ def test_a_start_that_was_refused_often_is_held(site: Any, daemon: Any) -> None:
     message = "qtandem: fez is closed (refused 5 times); the job is held"
     daemon.answers["/v1/reserve"] = {"verdict": "hold", "message": message, "retry_after": 0.0}
     outcome = site.server("RUNJOB", FEZ)
-    assert (outcome.accepted, outcome.message) == (False, message)
+    assert (outcome.accepted, outcome.message) == (False, f"{message} [not-available]")
     assert str(outcome.job.written["Hold_Types"]) == "s"
 
 
