@@ -94,6 +94,29 @@ def test_a_sensor_that_crashes_or_hangs(
     serves(cluster)
 
 
+# Kills a sensor as soon as execd has asked it: execd then waits for its answer for a second.
+ASKED_AND_KILLED = """
+import array, fcntl, os, signal, sys, termios
+pid, waiting = int(sys.argv[1]), array.array("i", [0])
+os.kill(pid, signal.SIGSTOP)
+with open(f"/proc/{pid}/fd/0") as asked:
+    while not waiting[0]:
+        fcntl.ioctl(asked, termios.FIONREAD, waiting)
+os.kill(pid, signal.SIGKILL)
+"""
+
+
+def test_a_sensor_that_is_killed_while_execd_waits_for_it(
+    cluster: GridEngineCluster, execd: Execd, measured: Measured
+) -> None:
+    for _ in range(3):
+        sensor = cluster.until(lambda: cluster.shell("c1", SENSOR).stdout.split(), bool, 30, "there is a sensor")
+        cluster.exec("c1", ["python3", "-c", ASKED_AND_KILLED, sensor[0]]).check()
+    cluster.until(lambda: cluster.shell("c1", SENSOR).stdout.split(), bool, 30, "there is a sensor again")
+    execd.check(measured, "its sensor killed three times while it waited")
+    serves(cluster)
+
+
 def test_a_sensor_that_hangs_while_the_daemon_dies(cluster: GridEngineCluster, measured: Measured) -> None:
     """Nobody is left to lower the host's value; the dead-man closes the capacity."""
     cluster.shell("c1", f"kill -STOP $({SENSOR})").check()
