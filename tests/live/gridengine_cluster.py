@@ -31,6 +31,8 @@ class GridEngineCluster(Cluster):
     waits_for_qpu = WAITS
     devices_user = "qtandem-worker"
     pauses_requeued = False
+    # A name that qmaster could not resolve, as that of a container that is down, it looks up again after 2 minutes.
+    starts_within_s = 150.0
     roles: Mapping[str, str] = {"controller": "qmaster", "execution": "execd"}
     control_daemons = ("qmaster", "launcher", "qtandemd", "deadman")
     worker_daemons = ("relay", "execd")

@@ -46,7 +46,9 @@ def test_tasks_of_a_parallel_job_on_other_hosts_have_the_runs_environment_and_ne
     script = f"for h in $(cut -d' ' -f1 $PE_HOSTFILE | grep -v $(hostname)); do qrsh -inherit $h {ask}; done"
     job = cluster.submit(script, "east", args=["-pe", "spread", "2"])
     assert cluster.wait_state(job, "ended", within=60).outcome == "completed", cluster.output(job)
-    host, run, qpu = cluster.output(job).split()
+    text = cluster.output(job)
+    assert len(text.split()) == 3, text
+    host, run, qpu = text.split()
     assert (run, qpu) == (f"gridengine:lab:{job}.0", "east")
     assert host in cluster.workers
     assert len(acquired(cluster, "east", before)) == 1
@@ -144,7 +146,7 @@ def test_a_job_that_puts_itself_in_error_keeps_no_qpu(
     agreed(cluster)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(420)
 def test_a_job_whose_host_is_lost_runs_again_elsewhere(cluster: GridEngineCluster, measured: Measured) -> None:
     """`reschedule_unknown`; the first run's lease is given back before the second has its own."""
     script = "hostname; [ $RESTARTED = 1 ] || sleep 300; echo $QTANDEM_RUN"
@@ -213,7 +215,7 @@ def test_plain_jobs_are_not_delayed_whatever_the_daemon_does(cluster: GridEngine
     unharmed(cluster)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(420)
 def test_a_job_refused_again_and_again_waits_longer_each_time_and_is_held_in_the_end(
     cluster: GridEngineCluster, measured: Measured
 ) -> None:
