@@ -123,6 +123,22 @@ def _unusable(loaded: Configuration) -> Iterator[Problem]:
                 enrol.split_address(address)
         except QtandemError as error:
             yield Problem(path, key, error.message, "Write HOST:PORT.")
+    if not settings.relay.server:
+        yield from _unserved(loaded)
+
+
+def _unserved(loaded: Configuration) -> Iterator[Problem]:
+    """QPUs that stay closed, since no worker of this host can speak to their vendor."""
+    from qtandem.core.errors import QtandemError
+    from qtandem.core.problems import Problem
+    from qtandem.core.providers import child
+
+    path = loaded.path or Path("qtandem.toml")
+    for resource in (each for each in loaded.catalog.resources.values() if each.has_provider):
+        try:
+            child.load(resource.type)
+        except QtandemError as error:
+            yield Problem(path, f"resources.{resource.name}", error.message, error.remedy, fatal=False)
 
 
 def _row(problem: Problem) -> dict[str, object]:

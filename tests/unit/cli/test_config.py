@@ -1,4 +1,5 @@
 import json
+import sys
 import tomllib
 
 import pytest
@@ -50,6 +51,15 @@ def test_check_of_warnings_only_is_status_0(qtandem, site):
     ran = qtandem("config", "check", "--config", path)
     assert ran.status == 0
     assert ran.out.startswith("warning: ")
+
+
+def test_check_warns_of_a_vendor_whose_extra_is_not_installed(qtandem, site, monkeypatch):
+    monkeypatch.setitem(sys.modules, "qtandem.core.providers.braket.provider", None)
+    path = site("[resources.aria]\ntype = 'braket'")
+    ran = qtandem("config", "check", "--config", path)
+    assert ran.status == 0
+    assert f"warning: {path}: resources.aria: The provider for 'braket' needs qtandem's extra braket" in ran.out
+    assert "pip install 'qtandem[braket]'" in ran.out
 
 
 def test_check_of_a_bad_entry_keeps_the_rest(qtandem, site):
