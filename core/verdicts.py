@@ -164,7 +164,7 @@ def _grant(item: Item, asker: Asker, catalog: Catalog, situation: Situation) -> 
         else:
             fitting.append(resource)
     if not fitting:
-        raise _best_refusal(item, refusals, asker, catalog)
+        raise _best_refusal(item, refusals, _others(item, asker, catalog, situation))
     return Grant(_choose(fitting, item, situation).name, item.slots)
 
 
@@ -251,30 +251,29 @@ def _value(resource: Resource, constraint: Constraint, situation: Situation) -> 
     return value
 
 
-def _best_refusal(item: Item, refusals: Sequence[QtandemError], asker: Asker, catalog: Catalog) -> QtandemError:
-    """One refusal for a single candidate; for several, all reasons in one message."""
+def _best_refusal(item: Item, refusals: Sequence[QtandemError], others: str | None) -> QtandemError:
+    """One refusal for a single candidate; for several, all reasons in one message. `others`: what to write instead."""
     if len(refusals) == 1:
         only = refusals[0]
         if only.code == "not-allowed":
-            return QtandemError(only.code, only.message, remedy=_others(item, asker, catalog))
+            return QtandemError(only.code, only.message, remedy=others)
         return only
     if not refusals:
         return QtandemError("unknown-resource", f"No QPU is configured that {item} could mean")
     codes = {refusal.code for refusal in refusals}
-    remedy = _others(item, asker, catalog)
     reasons = "; ".join(refusal.message for refusal in refusals[:6])
     more = f"; and {len(refusals) - 6} more" if len(refusals) > 6 else ""
     code = codes.pop() if len(codes) == 1 else "impossible"
-    return QtandemError(code, f"None of the choices for {item} will do: {reasons}{more}", remedy=remedy)
+    return QtandemError(code, f"None of the choices for {item} will do: {reasons}{more}", remedy=others)
 
 
-def _others(item: Item, asker: Asker, catalog: Catalog) -> str | None:
-    """What this asker could write instead: resources that would take as many slots from the same place."""
-    fit = [
-        each.name for each in catalog.resources.values() if _never(each, Item((each.name,), item.slots), asker) is None
-    ]
+def _others(item: Item, asker: Asker, catalog: Catalog, situation: Situation) -> str | None:
+    """What this asker could write instead: what would take as many slots from the same place, open ones first."""
+    fit = [each for each in catalog.resources.values() if _never(each, Item((each.name,), item.slots), asker) is None]
     if not fit:
         return None
+    fit.sort(key=lambda resource: not situation.openness(resource).open)
+    names = [each.name for each in fit]
     slots = "" if item.slots == 1 else f":{item.slots}"
-    more = ", …" if len(fit) > 4 else ""
-    return f"Write for example --qpu={fit[0]}{slots}; you may use {', '.join(fit[:4])}{more}."
+    more = ", …" if len(names) > 4 else ""
+    return f"Write for example --qpu={names[0]}{slots}; you may use {', '.join(names[:4])}{more}."

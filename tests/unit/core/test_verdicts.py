@@ -119,6 +119,12 @@ def test_a_queue_that_is_too_long_now_is_waited_for():
     assert judge("fez:queue=10", where=where).grants == (Grant("fez"),)
 
 
+def test_what_to_write_instead_begins_with_what_is_open():
+    for open_, first in (("fez", "fez"), ("torino", "torino")):
+        where = situation(*(fact(name, "online" if name == open_ else "offline") for name in ("fez", "torino")))
+        assert f"Write for example --qpu={first};" in refused("garnet", where=where).remedy
+
+
 def test_a_start_is_refused_where_the_submit_rules_were_gone_round():
     with pytest.raises(QtandemError) as caught:
         start((Grant("garnet"),), ALICE, CATALOG)
