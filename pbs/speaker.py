@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from qtandem.core.errors import QtandemError
 from qtandem.pbs import ifl
@@ -13,17 +13,20 @@ from qtandem.pbs.ifl import Attribute, Command, Connection, Library, Object, Op,
 from qtandem.pbs.port import FLAGS, JOB_ATTRIBUTES
 from qtandem.pbs.records import Record
 
+P = ParamSpec("P")
 T = TypeVar("T")
 # No answer, as against a refusal; after these the connection is of no more use.
 _UNREACHABLE = {15010, 15011, 15031, 15033, ifl.NO_SERVER}
 _SHOWN = 300
 
 
-def _told(call: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+def _told(
+    call: Callable[Concatenate[ByLibrary, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[ByLibrary, P], Coroutine[Any, Any, T]]:
     """Turn PBS's errors into ours, and drop a connection that broke."""
 
     @wraps(call)
-    async def tried(self: ByLibrary, *arguments: Any, **named: Any) -> T:
+    async def tried(self: ByLibrary, /, *arguments: P.args, **named: P.kwargs) -> T:
         try:
             return await call(self, *arguments, **named)
         except PbsError as error:
