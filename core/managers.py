@@ -90,7 +90,8 @@ class ManagerCapabilities:
 
     `attempts`: it counts a job's restarts (else the daemon does). `hooks_on_nodes`: a start or end is reported
     by root on a node of the job, so what is reported counts for nothing: the daemon asks the manager itself.
-    `hooks_as_owner`: or by the job's owner there, since the manager's hooks run as that user.
+    `hooks_as_owner`: or by the job's owner there, since the manager's hooks run as that user. `spelling`: what users
+    type for a request, with {} in its place.
     """
 
     requeue: bool = True
@@ -99,6 +100,7 @@ class ManagerCapabilities:
     attempts: bool = True
     hooks_on_nodes: bool = False
     hooks_as_owner: bool = False
+    spelling: str = "--qpu={}"
     limits: Mapping[str, str] = field(default_factory=dict)
 
 

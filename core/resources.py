@@ -201,7 +201,7 @@ class Catalog:
     def _unknown(self, name: str) -> QtandemError:
         known = [*self.resources, *self.classes]
         near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-        hint = f"Did you mean {' or '.join(near)}? Write --qpu={near[0]}." if near else None
+        hint = f"Did you mean {' or '.join(near)}?" if near else None
         return QtandemError("unknown-resource", f"There is no QPU or class named {name!r}", remedy=hint)
 
 

@@ -16,7 +16,8 @@ from qtandem.core.resources import Catalog, Resource
 class Asker:
     """Who asks, and from where. Empty `partitions` or `nodes` means that the manager chooses.
 
-    `registered` are the resources for which the user has a key of their own.
+    `registered` are the resources for which the user has a key of their own; `spelling` is what the user types for a
+    request, with {} in its place.
     """
 
     uid: int
@@ -25,6 +26,10 @@ class Asker:
     partitions: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     registered: frozenset[str] = frozenset()
+    spelling: str = "--qpu={}"
+
+    def types(self, request: object) -> str:
+        return self.spelling.format(request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +87,8 @@ def submit(
         raise QtandemError("bad-request", f"{request} comes to the same QPU twice", remedy="Ask for slots: name:2.")
     if native and set(native) != set(grants):
         asked = ", ".join(f"{grant.resource}:{grant.slots}" for grant in native)
-        message = f"--qpu={request} and {asked}, which the job asks for too, do not mean the same"
-        raise QtandemError("ambiguous", message, remedy=f"Write --qpu={request} alone.")
+        message = f"{asker.types(request)} and {asked}, which the job asks for too, do not mean the same"
+        raise QtandemError("ambiguous", message, remedy=f"Write {asker.types(request)} alone.")
     movable = not native and any(len(catalog.candidates(item)) > 1 for item in items)
     warnings = (
         _warning(item, catalog.get(grant.resource), asker, catalog) for item, grant in zip(items, grants, strict=True)
@@ -158,7 +163,7 @@ def _grant(item: Item, asker: Asker, catalog: Catalog, situation: Situation) -> 
     refusals: list[QtandemError] = []
     fitting: list[Resource] = []
     for resource in candidates:
-        refusal = _never(resource, item, asker) or _unfit(resource, item, situation)
+        refusal = _never(resource, item, asker) or _unfit(resource, item, asker, situation)
         if refusal:
             refusals.append(refusal)
         else:
@@ -189,7 +194,7 @@ def _warning(item: Item, resource: Resource, asker: Asker, catalog: Catalog) -> 
     with_sessions = (each for each in catalog.resources.values() if not each.sessionless and not each.simulator)
     fitting = (each.name for each in with_sessions if not _never(each, Item((each.name,), item.slots), asker))
     better = next(fitting, "")
-    instead = f"Write --qpu={better}:loop=true, which has them, or send" if better else "Send"
+    instead = f"Write {asker.types(f'{better}:loop=true')}, which has them, or send" if better else "Send"
     return (
         f"{resource.name} has no sessions at its vendor: other people's work may come between the tasks of a loop. "
         f"{instead} many circuits in one task."
@@ -212,7 +217,8 @@ def _never(resource: Resource, item: Item, asker: Asker) -> QtandemError | None:
         return QtandemError("no-credential", message, remedy=f"qtandem credentials add {resource.name}")
     if item.slots > resource.slots:
         message = f"{item.slots} slots of {resource.name} are asked for; it has {resource.slots}"
-        return QtandemError("too-many-slots", message, remedy=f"Write --qpu={resource.name}:{resource.slots} at most.")
+        most = asker.types(f"{resource.name}:{resource.slots}")
+        return QtandemError("too-many-slots", message, remedy=f"Write {most} at most.")
     place = resource.reach.blocks(asker.partitions, asker.nodes)
     if place:
         allowed = ", ".join(sorted(resource.reach.partitions)) or ", ".join(sorted(resource.reach.nodes))
@@ -221,11 +227,12 @@ def _never(resource: Resource, item: Item, asker: Asker) -> QtandemError | None:
     return None
 
 
-def _unfit(resource: Resource, item: Item, situation: Situation) -> QtandemError | None:
+def _unfit(resource: Resource, item: Item, asker: Asker, situation: Situation) -> QtandemError | None:
     for constraint in item.constraints:
         if constraint.met_by(_value(resource, constraint, situation)) is False and not _passing(constraint):
             have = _value(resource, constraint, situation)
-            remedy = f"Write --qpu={resource.name}:{constraint.key}={have} or less." if constraint.op == ">=" else None
+            written = asker.types(f"{resource.name}:{constraint.key}={have}")
+            remedy = f"Write {written} or less." if constraint.op == ">=" else None
             message = f"{resource.name} has {constraint.key} {have}, not {constraint}"
             return QtandemError("impossible", message, remedy=remedy)
     return None
@@ -276,4 +283,4 @@ def _others(item: Item, asker: Asker, catalog: Catalog, situation: Situation) ->
     names = [each.name for each in fit]
     slots = "" if item.slots == 1 else f":{item.slots}"
     more = ", …" if len(names) > 4 else ""
-    return f"Write for example --qpu={names[0]}{slots}; you may use {', '.join(names[:4])}{more}."
+    return f"Write for example {asker.types(names[0] + slots)}; you may use {', '.join(names[:4])}{more}."

@@ -36,7 +36,7 @@ async def submit(request: web.Request) -> web.Response:
     manager = context.manager(call.manager, call.cluster)
     right = context.authority.require(Event.SUBMIT, request[CALLER], manager=call.manager, owner=call.uid)
     try:
-        asker = await _asker(call, right, context.keys.resources(call.uid))
+        asker = await _asker(call, right, context.keys.resources(call.uid), manager.capabilities.spelling)
         answer = await _submitted(request, manager, call, asker, advised=right is Right.SERVICE)
     except QtandemError as error:
         if not users_fault(error):
@@ -141,12 +141,12 @@ async def _submitted(
     )
 
 
-async def _asker(call: SubmitCall, right: Right, registered: frozenset[str]) -> Asker:
+async def _asker(call: SubmitCall, right: Right, registered: frozenset[str], spelling: str) -> Asker:
     """An ordinary caller's own words on who it is count for nothing: its uid does."""
     service = right is Right.SERVICE
     user = call.user if service and call.user else await people.user_name(call.uid)
     nodes = _nodes(call.nodes, hostlist.MOST if service else MOST_ASKED)
-    return Asker(call.uid, user, call.account or None, _words(call.partition), nodes, registered)
+    return Asker(call.uid, user, call.account or None, _words(call.partition), nodes, registered, spelling)
 
 
 def _job(manager: Manager, job: str, index: int | None) -> JobId:

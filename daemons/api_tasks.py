@@ -81,7 +81,8 @@ async def claim(request: web.Request) -> web.Response:
     context.authority.require(Event.CLAIM, caller, owner=caller.uid)
     call = await read(request, ClaimCall)
     user = await people.user_name(caller.uid)
-    asker = Asker(caller.uid, user, registered=context.keys.resources(caller.uid))
+    registered = context.keys.resources(caller.uid)
+    asker = Asker(caller.uid, user, registered=registered, spelling="qtandem claim make {}")
     admitted = verdicts.submit(requests.parse(call.request), (), asker, context.catalog, context.situation())
     assert admitted is not None
     mine = context.leases.claims(caller.uid)

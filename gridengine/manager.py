@@ -36,6 +36,7 @@ class GridEngineManager:
     capabilities = ManagerCapabilities(
         attempts=False,
         hooks_on_nodes=True,
+        spelling="-l qpu={}",
         limits={
             "attempts": "Grid Engine does not count a job's restarts; the daemon does",
             "requeue": "not interactive jobs: one whose start is refused is ended by Grid Engine",

@@ -74,6 +74,7 @@ class LsfManager:
         attempts=False,
         hooks_on_nodes=True,
         hooks_as_owner=True,
+        spelling='-a "qpu({})"',
         limits={"attempts": "LSF does not tell how often a job was started; the daemon counts"},
     )
 

@@ -75,6 +75,7 @@ class PbsManager:
     launchable = True
     capabilities = ManagerCapabilities(
         hooks_on_nodes=True,
+        spelling="-l qpu={}",
         limits={"requeue": "not interactive jobs, nor those with -r n: PBS ends one whose start is refused"},
     )
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from qtandem.core.errors import QtandemError
@@ -123,6 +125,15 @@ def test_what_to_write_instead_begins_with_what_is_open():
     for open_, first in (("fez", "fez"), ("torino", "torino")):
         where = situation(*(fact(name, "online" if name == open_ else "offline") for name in ("fez", "torino")))
         assert f"Write for example --qpu={first};" in refused("garnet", where=where).remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "typed"),
+    [("fez:3", "Write -l qpu=fez:2 at most"), ("torino:qubits=1000", "Write -l qpu=torino:qubits=133 or less"),
+     ("garnet", "Write for example -l qpu=fez;")],
+)  # fmt: skip
+def test_what_to_write_instead_is_written_as_the_users_manager_has_it(text, typed):
+    assert typed in refused(text, asker=replace(ALICE, spelling="-l qpu={}")).remedy
 
 
 def test_a_start_is_refused_where_the_submit_rules_were_gone_round():
