@@ -6,11 +6,11 @@ Nothing here holds the event loop: what takes time is a task that later calls of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from qtandem.core import requests, verdicts
+from qtandem.core.background import Background
 from qtandem.core.errors import Fault, QtandemError
 from qtandem.core.leases.model import LeaseState, run_owner
 from qtandem.core.managers import Grant, Manager, Marker
@@ -59,7 +59,7 @@ class Lifecycle:
         self._attempts: dict[JobId, int] = {}
         self._altered: dict[str, set[str]] = {}
         self._ended: dict[JobId, float] = {}
-        self._background: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         self.reap: asyncio.Event = asyncio.Event()
 
     def submit(self, manager: Manager, text: str, native: str, asker: Asker) -> Admit | None:
@@ -75,7 +75,7 @@ class Lifecycle:
         """Have the manager look at a pending job that it alters: a moment later, since it does so after our answer."""
         natives = self._altered.setdefault(manager.name, set())
         if not natives:
-            self._spawn(self._look_at_altered(manager, natives))
+            self._background.spawn(self._look_at_altered(manager, natives))
         natives |= {self._context.catalog.get(grant.resource).native for grant in grants}
 
     async def _look_at_altered(self, manager: Manager, natives: set[str]) -> None:
@@ -99,7 +99,7 @@ class Lifecycle:
         self._forget_lost()
         start = self._starts.get(run.id)
         if start is None:
-            start = _Start(run, self._spawn(self._acquire(run, grants)), self._context.clock())
+            start = _Start(run, self._background.spawn(self._acquire(run, grants)), self._context.clock())
             self._starts[run.id] = start
         start.asked_at = self._context.clock()
         await asyncio.wait({start.task}, timeout=CALL_S)
@@ -153,7 +153,7 @@ class Lifecycle:
         self._ended = {each: at for each, at in self._ended.items() if now - at < CLEARED_S} | {job: now}
         for run in [run for run in self._starts if _meant(run, job, attempt)]:
             self._starts.pop(run).task.cancel()
-        ending = self._spawn(self._end(job, attempt, reason, exit_code))
+        ending = self._background.spawn(self._end(job, attempt, reason, exit_code))
         await asyncio.wait({ending}, timeout=END_CALL_S)
         return ending.result() if ending.done() else self._open(job, attempt)
 
@@ -217,7 +217,7 @@ class Lifecycle:
             await self._refusals.forget(run.id.job)
             log("lifecycle").info("started", run=name)
             if isinstance(manager, Marker):
-                self._spawn(self._mark(manager, run.id))
+                self._background.spawn(self._mark(manager, run.id))
             return StartAnswer(verdict="admit", run=name)
         if not isinstance(error, QtandemError):
             raise error
@@ -339,12 +339,6 @@ class Lifecycle:
     def _lost(self, run: RunId) -> bool:
         start = self._starts.get(run)
         return start is None or self._context.clock() - start.asked_at > ABANDONED_S
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
 
 def _later(run: str, code: str, why: str, seconds: float) -> StartAnswer:

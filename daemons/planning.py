@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from qtandem.core.background import Background
 from qtandem.core.errors import QtandemError
 from qtandem.core.inventory import Inventory, Placed, Placer, Shape, Waiting
 from qtandem.core.managers import Grant, Manager
@@ -81,7 +82,7 @@ class Planning:
         self._placements = Placements(file or context.settings.daemon.state_dir / "placements.json")
         self._inventories: dict[str, Inventory] = {}
         self._applying = asyncio.Lock()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._loops: list[asyncio.Task[None]] = []
         self._planned_at = 0.0
         self.last: dict[str, PlanAnswer] = {}
@@ -123,7 +124,7 @@ class Planning:
         if not nodes or not all(isinstance(node, str) and node in permitted for node in nodes):
             return None
         if policy != "advise":
-            self._spawn(self._placements.expect(self._context.clock() + 2 * settings.pin_s))
+            self._background.spawn(self._placements.expect(self._context.clock() + 2 * settings.pin_s))
         native, note = manager.native_placement(Placed(policy, nodes), shape)
         log("planning").info("advised", policy=policy, node=answer.get("node"), adds=answer.get("cost"), of=len(nodes))
         return Advice(native, note)
@@ -133,7 +134,7 @@ class Planning:
         inventory = self._inventories.get(manager.name)
         job = next((each for each in inventory.waiting if each.id == run.id.job), None) if inventory else None
         if self._settings.enabled and job is not None and isinstance(manager, Placer) and len(run.nodes) == 1:
-            self._spawn(self._started(manager, run, replace(job, grants=tuple(grants))))
+            self._background.spawn(self._started(manager, run, replace(job, grants=tuple(grants))))
 
     async def _started(self, manager: Placer, run: Run, job: Waiting) -> None:
         message = self._question(manager, replace(job.shape, required=()), job.grants)
@@ -250,7 +251,7 @@ class Planning:
         due = settings.horizon_s and now - self._planned_at >= settings.horizon_s
         if due and not self._applying.locked():
             self._planned_at = now
-            self._spawn(self._horizon())
+            self._background.spawn(self._horizon())
 
     async def _refresh(self, name: str, manager: Placer, now: float) -> None:
         try:
@@ -320,11 +321,6 @@ class Planning:
     def _reach(self, resource: str) -> frozenset[str] | None:
         found = self._context.catalog.find(resource)
         return frozenset(found.reach.nodes) if found is not None and found.reach.nodes else None
-
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
 
 
 def _written(inventory: Inventory, body: dict[str, object]) -> str:

@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from qtandem.core.background import Background
 from qtandem.core.config import Configuration, load
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases import cipher
@@ -20,16 +21,10 @@ async def run(configuration: Configuration) -> None:
     """Run a daemon until a signal ends it; raises what keeps it from starting."""
     daemon = Daemon(configuration)
     loop = asyncio.get_running_loop()
-    reloads: set[asyncio.Task[bool]] = set()
-
-    def reload() -> None:
-        task = asyncio.create_task(daemon.reload())
-        reloads.add(task)
-        task.add_done_callback(reloads.discard)
-
+    reloads = Background()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload)
+    loop.add_signal_handler(signal.SIGHUP, lambda: reloads.spawn(daemon.reload()))
     try:
         await daemon.open()
         await daemon.serve()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from qtandem.core.background import Background
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.model import Refusal
 from qtandem.core.managers import JobState, Manager
@@ -54,7 +55,7 @@ class Refusals:
         self._book = book
         self._timing = timing
         self._clock = clock
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Background()
         self._wanted: dict[JobId, _Wanted] = {}
 
     async def refuse(self, manager: Manager, run: Run, error: QtandemError) -> Refused:
@@ -94,9 +95,7 @@ class Refusals:
         looked_after = job in self._wanted
         self._wanted[job] = _Wanted(what, do, self._clock() + PENDING_AGAIN_S)
         if not looked_after:
-            task = asyncio.create_task(self._when_pending(manager, job))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._when_pending(manager, job))
 
     async def _when_pending(self, manager: Manager, job: JobId) -> None:
         try:

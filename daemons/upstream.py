@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 from yarl import URL
 
+from qtandem.core.background import Background
 from qtandem.core.errors import QtandemError
 from qtandem.daemons import certificates, tls
 from qtandem.daemons.enrol import split_address
@@ -41,7 +42,7 @@ class Upstream:
         self._tls_dir = tls_dir
         self._connect_timeout_s = connect_timeout_s
         self._pool: _Pool | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Background()
 
     @asynccontextmanager
     async def call(
@@ -122,9 +123,7 @@ class Upstream:
 
     def _discard(self, pool: _Pool) -> None:
         if pool.retired and pool.users == 0:
-            task = asyncio.create_task(pool.session.close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+            self._closing.spawn(pool.session.close())
 
     def _away(self, error: Exception) -> QtandemError:
         cause = str(error) or f"no answer ({type(error).__name__})"

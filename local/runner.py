@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from qtandem.core.background import Background
 from qtandem.core.errors import QtandemError
 from qtandem.core.managers import SensorValue
 from qtandem.local.bell import Bell
@@ -56,7 +57,7 @@ class Runner:
         self._sensors = SensorFile(folder / "sensors.json")
         self._bell = Bell(folder / "bell")
         self._active: dict[int, _Active] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Background()
         self._rung = asyncio.Event()
         self._tell_later = False
         self._stopping = False
@@ -141,9 +142,7 @@ class Runner:
         if not self._store.update(row.id, only=(State.PENDING,), **started):
             return
         self._active[row.id] = _Active()
-        task = asyncio.create_task(self._attend(row), name=f"job {row.id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.spawn(self._attend(row), name=f"job {row.id}")
 
     async def _attend(self, row: Row) -> None:
         try:
@@ -267,9 +266,7 @@ class Runner:
             return
         due = [end for end in self._store.ends() if end.job not in self._active]
         if due and not any(task.get_name() == "ends" for task in self._tasks):
-            task = asyncio.create_task(self._retell(due), name="ends")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._retell(due), name="ends")
 
     async def _retell(self, due: list[End]) -> None:
         for end in due:
