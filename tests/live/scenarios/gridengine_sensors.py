@@ -106,15 +106,24 @@ os.kill(pid, signal.SIGKILL)
 """
 
 
+@pytest.mark.parametrize("params", ["DEMAND_LS=false", "none"])
 def test_a_sensor_that_is_killed_while_execd_waits_for_it(
-    cluster: GridEngineCluster, execd: Execd, measured: Measured
+    cluster: GridEngineCluster, params: str, measured: Measured
 ) -> None:
-    for _ in range(3):
-        sensor = cluster.until(lambda: cluster.shell("c1", SENSOR).stdout.split(), bool, 30, "there is a sensor")
-        cluster.exec("c1", ["python3", "-c", ASKED_AND_KILLED, sensor[0]]).check()
-    cluster.until(lambda: cluster.shell("c1", SENSOR).stdout.split(), bool, 30, "there is a sensor again")
-    execd.check(measured, "its sensor killed three times while it waited")
-    serves(cluster)
+    """Also where execd reads until its sensor has said all, as it does by default."""
+    cluster.configure(execd_params=params)
+    try:
+        # Execd hears of it with a report.
+        time.sleep(4 * REPORT_S)
+        execd = Execd(cluster, "c1")
+        for _ in range(3):
+            sensor = cluster.until(lambda: cluster.shell("c1", SENSOR).stdout.split(), bool, 30, "there is a sensor")
+            cluster.exec("c1", ["python3", "-c", ASKED_AND_KILLED, sensor[0]]).check()
+        cluster.until(lambda: cluster.shell("c1", SENSOR).stdout.split(), bool, 30, "there is a sensor again")
+        execd.check(measured, f"its sensor killed three times while it waited, execd_params {params}")
+        serves(cluster)
+    finally:
+        cluster.configure(execd_params="DEMAND_LS=false")
 
 
 def test_a_sensor_that_hangs_while_the_daemon_dies(cluster: GridEngineCluster, measured: Measured) -> None:
