@@ -1,15 +1,19 @@
-"""The questions that the doctor of every manager asks in the same way."""
+"""The questions that the doctor of every manager asks in the same way; `doctor.py` of each has what is its own."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Generic, TypeVar
 
+from qtandem.core import accounts
 from qtandem.core.client.transport import Daemon
 from qtandem.core.errors import QtandemError
+from qtandem.core.installers import Installer
 from qtandem.core.installing import Check, digest
 
 ANSWER_S = 3.0
@@ -21,6 +25,33 @@ _BY_HAND = {
 }
 
 Question = Callable[[], Iterator[Check]]
+Own = TypeVar("Own", bound=Installer)
+
+
+class Doctor(ABC, Generic[Own]):
+    """A manager's doctor on this host, who knows from its installer how things must be. Reads and asks only."""
+
+    def __init__(self, installer: Own) -> None:
+        self._installer = installer
+        self._settings, self._catalog = installer.settings, installer.catalog
+        self._section, self._client = installer.section, installer.client
+        self._install = f"qtandem install {installer.manager} --apply"
+
+    def checks(self) -> list[Check]:
+        return asked(self.questions())
+
+    @abstractmethod
+    def questions(self) -> list[Question]:
+        """Those that can be asked on this host, in the order in which an admin would mend what they find."""
+
+    def _hooks(self) -> Iterator[Check]:
+        yield from files(self._installer.hook_texts(), "hook", self._install)
+
+    def _daemon(self) -> Iterator[Check]:
+        yield from daemon(self._settings.daemon.socket)
+
+    def _users(self) -> Iterator[Check]:
+        yield from accounts.checks(self._settings.daemon, self._installer.launched())
 
 
 def asked(questions: Iterable[Question]) -> list[Check]:

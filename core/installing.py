@@ -119,6 +119,11 @@ def run_steps(steps: Iterable[Step]) -> list[Change]:
     return out
 
 
+def blocked(steps: Iterable[Step], reason: str) -> list[Step]:
+    """The steps while `reason` keeps them from being made."""
+    return [Step(replace(step.change, state=ChangeState.BLOCKED, detail=reason)) for step in steps]
+
+
 class HostFiles:
     """The files and records that an installer makes on this host, noted in the manifest at `path`."""
 

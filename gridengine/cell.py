@@ -5,12 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
-from qtandem.core.installing import Change, ChangeState, HostFiles, Step
+from qtandem.core.installing import Change, ChangeState, HostFiles, Step, blocked
 from qtandem.core.resources import Catalog, Resource
 from qtandem.gridengine import complexes, define, records
 from qtandem.gridengine.advice import JSV_NOTE, Setting, by_hand, script
@@ -269,7 +268,7 @@ class Cell:
         if not asking:
             return steps
         detail = f"jobs ask for a QPU ({', '.join(asking[:5])}); again when they have ended or were deleted"
-        return [Step(replace(step.change, state=ChangeState.BLOCKED, detail=detail)) for step in steps]
+        return blocked(steps, detail)
 
     def _answers(self) -> bool:
         try:

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qtandem.core import accounts, doctoring
+from qtandem.core import doctoring
 from qtandem.core.installing import ChangeState, Check
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.gridengine import complexes, rights
+from qtandem.gridengine import complexes
 from qtandem.gridengine.install import Installer
 from qtandem.gridengine.records import parsed
-
-INSTALL = "qtandem install gridengine --apply"
 
 
 def check(settings: Settings, catalog: Catalog) -> list[Check]:
     """All checks for this host, in the order in which an admin would mend them."""
-    return doctoring.asked(_Doctor(settings, catalog).questions())
+    return _Doctor(Installer(settings, catalog)).checks()
 
 
-class _Doctor:
-    def __init__(self, settings: Settings, catalog: Catalog) -> None:
-        self._settings, self._catalog = settings, catalog
-        self._installer = Installer(settings, catalog)
-        self._client = self._installer.client
-
+class _Doctor(doctoring.Doctor[Installer]):
     def questions(self) -> list[doctoring.Question]:
         here = [self._version, self._hooks, self._daemon]
         if self._installer.launches():
@@ -36,15 +29,6 @@ class _Doctor:
         text = self._client.run_sync("qconf", "-help").stdout.splitlines()
         yield Check("version", bool(text), text[0].strip() if text else "qconf says nothing", "Install the client.")
 
-    def _hooks(self) -> Iterator[Check]:
-        yield from doctoring.files(self._installer.hook_texts(), "hook", INSTALL)
-
-    def _daemon(self) -> Iterator[Check]:
-        yield from doctoring.daemon(self._settings.daemon.socket)
-
-    def _users(self) -> Iterator[Check]:
-        yield from accounts.checks(self._settings.daemon, rights.commands(self._installer.section))
-
     def _cell(self) -> Iterator[Check]:
         """What the installer would still do, as faults."""
         for change in self._installer.changes():
@@ -52,7 +36,7 @@ class _Doctor:
                 continue
             ok = change.state is ChangeState.DONE
             detail = "" if ok else change.detail
-            yield Check(change.title, ok, detail, "" if ok else INSTALL)
+            yield Check(change.title, ok, detail, "" if ok else self._install)
 
     def _jsv(self) -> Iterator[Check]:
         shown = complexes.attributes(self._client.run_sync("qconf", "-sconf").stdout)

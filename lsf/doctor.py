@@ -5,29 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from qtandem.core import accounts, doctoring
+from qtandem.core import doctoring
 from qtandem.core.installing import ChangeState, Check
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.lsf import records, rights
+from qtandem.lsf import records
 from qtandem.lsf.install import Installer
 
-INSTALL = "qtandem install lsf --apply"
 # What pre_exec ends with when a job has to wait.
 AGAIN = 75
 
 
 def check(settings: Settings, catalog: Catalog) -> list[Check]:
     """All checks for this host, in the order in which an admin would mend them."""
-    return doctoring.asked(_Doctor(settings, catalog).questions())
+    return _Doctor(Installer(settings, catalog)).checks()
 
 
-class _Doctor:
-    def __init__(self, settings: Settings, catalog: Catalog) -> None:
-        self._settings, self._catalog = settings, catalog
-        self._installer = Installer(settings, catalog)
-        self._client = self._installer.client
-
+class _Doctor(doctoring.Doctor[Installer]):
     def questions(self) -> list[doctoring.Question]:
         everywhere = [self._version, self._hooks, self._daemon]
         if not self._installer.is_master():
@@ -38,7 +32,7 @@ class _Doctor:
         said = self._client.run_sync("lsid").stdout.strip().splitlines()
         cluster = next((line.rpartition(" ")[2] for line in said if "My cluster name is" in line), "")
         yield Check("version", bool(said), said[0] if said else "lsid says nothing", "" if said else "Start LIM.")
-        own = self._installer.section.options.get("lsf_cluster") or self._installer.section.cluster
+        own = self._section.options.get("lsf_cluster") or self._section.cluster
         if cluster:
             detail = f"LSF calls it {cluster}" if cluster != own else cluster
             yield Check(
@@ -46,14 +40,8 @@ class _Doctor:
             )
 
     def _hooks(self) -> Iterator[Check]:
-        yield from doctoring.files(self._installer.hook_texts(), "hook", INSTALL)
-        yield from doctoring.files(self._installer.server_texts(), "in LSF_SERVERDIR:", INSTALL)
-
-    def _daemon(self) -> Iterator[Check]:
-        yield from doctoring.daemon(self._settings.daemon.socket)
-
-    def _users(self) -> Iterator[Check]:
-        yield from accounts.checks(self._settings.daemon, rights.commands(self._installer.section))
+        yield from super()._hooks()
+        yield from doctoring.files(self._installer.server_texts(), "in LSF_SERVERDIR:", self._install)
 
     def _files_of_lsf(self) -> Iterator[Check]:
         """What the installer would still show, as faults."""

@@ -8,31 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from qtandem.core import accounts
+from qtandem.core import accounts, installers
 from qtandem.core.errors import QtandemError
 from qtandem.core.hosts import among
-from qtandem.core.installing import (
-    Change,
-    ChangeState,
-    HostFiles,
-    Step,
-    assembled,
-    digest,
-    run_steps,
-    with_constants,
-)
+from qtandem.core.installing import Change, ChangeState, Step, digest
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.lsf import fragments, requirements, site
+from qtandem.lsf import fragments, requirements, rights, site
 from qtandem.lsf.manager import SENSORS, Client
 
 SOURCE = Path(__file__).parent
-HOOKS = Path("/usr/libexec/qtandem/lsf")
 # File name, language of its constants, mode.
 HOOK_FILES: tuple[tuple[str, str, int], ...] = (
     ("esub.qpu", "sh", 0o755),
@@ -48,20 +37,18 @@ CLIENT_MS = 500
 RECONFIGURE = "then: lsadmin reconfig; badmin mbdrestart"
 
 
-class Installer:
+class Installer(installers.Installer):
     """LSF's installer on this host."""
 
+    manager = "lsf"
+    absent = "Add it, with the name of the cluster as `cluster`."
+    source = SOURCE / "hooks"
+    hook_files = HOOK_FILES
+
     def __init__(self, settings: Settings, catalog: Catalog, *, host: str = "") -> None:
-        if "lsf" not in settings.managers:
-            message = "The configuration has no section [managers.lsf]"
-            raise QtandemError("bad-config", message, remedy="Add it, with the name of the cluster as `cluster`.")
-        self._settings, self._catalog = settings, catalog
-        self.section = settings.managers["lsf"]
-        self._host = host or socket.gethostname()
+        super().__init__(settings, catalog, host=host)
         self.client = Client(self.section)
         self.conf_path, self.conf = site.conf_path(self.section.options), self.client.conf
-        self.files = HostFiles(settings.daemon.state_dir / "install" / "lsf.json")
-        self.hooks = Path(self.section.options.get("hooks_dir") or HOOKS)
         self.indices = fragments.indices(catalog.resources.values())
         twice = requirements.taken_twice(one.native for one in catalog.resources.values())
         if twice:
@@ -71,23 +58,6 @@ class Installer:
         if long:
             message = f"LSF takes no name of more than {fragments.MAX_NAME} characters: {', '.join(long)}"
             raise QtandemError("bad-config", message, remedy="Give that QPU a shorter `native` name.")
-
-    def changes(self) -> list[Change]:
-        """Everything that an installed host has, each done or to do. Reads only."""
-        return [step.change for step in self._steps()]
-
-    def apply(self, changes: Sequence[Change]) -> list[Change]:
-        """Make those of the changes that are to do; returns them with what became of them."""
-        wanted = {change.id for change in changes}
-        return run_steps(step for step in self._steps() if step.change.id in wanted)
-
-    def removals(self) -> list[Change]:
-        """What `undo` would take back: what this installer made and nobody changed since."""
-        return [step.change for step in self._undo_steps()]
-
-    def undo(self) -> list[Change]:
-        """Take back what was installed. Lines in LSF's own files are the admin's to take out, and come first."""
-        return run_steps(self._undo_steps())
 
     def _undo_steps(self) -> list[Step]:
         """LSF starts no job of a queue whose hooks are gone, and takes none while its esub is."""
@@ -114,16 +84,6 @@ class Installer:
     def _methods(self) -> list[str]:
         return self.conf.get("LSB_ESUB_METHOD", "").split()
 
-    def hook_texts(self) -> dict[Path, tuple[bytes, int]]:
-        """Each hook file as it is installed: path, content, mode."""
-        values = self._constants()
-        out: dict[Path, tuple[bytes, int]] = {}
-        for name, language, mode in HOOK_FILES:
-            text = assembled((SOURCE / "hooks" / name).read_text(), SOURCE / "hooks")
-            text = text.replace(str(HOOKS), str(self.hooks))
-            out[self.hooks / name] = (with_constants(text, values, language).encode(), mode)
-        return out
-
     def server_texts(self) -> dict[Path, tuple[bytes, int]]:
         """The elim and esub in LSF_SERVERDIR. Where one esub is for all (no mesub), it is ours or calls ours."""
         folder = self.server_dir()
@@ -143,7 +103,14 @@ class Installer:
     def is_master(self) -> bool:
         """Whether this host can be the master, by lsf.conf or by the configuration's control_hosts."""
         listed = re.split(r"[\s,]+", self.conf.get("LSF_MASTER_LIST", "").strip())
-        return among(self._host, (*filter(None, listed), *self.section.control_hosts))
+        return among(self.host, (*filter(None, listed), *self.section.control_hosts))
+
+    def launches(self) -> bool:
+        """Whether a launcher starts LSF's commands on this host: the master's."""
+        return bool(self.settings.daemon.launcher) and self.is_master()
+
+    def launched(self) -> accounts.Commands:
+        return rights.commands(self.section)
 
     def profile(self) -> str:
         """The application profile that esub gives to jobs with a QPU; empty for none."""
@@ -164,7 +131,7 @@ class Installer:
 
     # ---- the steps
     def _steps(self) -> list[Step]:
-        steps = [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
+        steps = self._hook_file_steps()
         if not self.conf:
             detail = "set options.envdir in [managers.lsf] to the folder of lsf.conf"
             change = Change("conf", f"{self.conf_path} cannot be read", ChangeState.BLOCKED, detail)
@@ -174,9 +141,7 @@ class Installer:
             self.files.step(self.hooks / "fragments" / name, text.encode(), 0o644)
             for name, text in self.fragment_texts().items()
         ]
-        if self._settings.daemon.launcher and self.is_master():
-            steps.append(accounts.step(self._settings.daemon, self._launched(), self.files))
-        return steps + [Step(change) for change in self.site_changes()]
+        return steps + self._launcher_steps() + [Step(change) for change in self.site_changes()]
 
     def _in_server_dir(self, path: Path, data: bytes, mode: int) -> Step:
         """LSF_SERVERDIR is often one folder for all hosts: what another host put there is there."""
@@ -278,7 +243,7 @@ class Installer:
         return "\n".join(lines)
 
     def _administrator(self) -> Change:
-        path, user = self.site_file("lsf.cluster"), accounts.publisher(self._settings.daemon)
+        path, user = self.site_file("lsf.cluster"), accounts.publisher(self.settings.daemon)
         title = f"{user} is an administrator of LSF: it stops and resumes jobs that wait for a QPU"
         have = fragments.administrators(_text(path))
         return _by_hand("administrator", title, "" if user in have else f"add {user} to Administrators in {path}")
@@ -315,49 +280,27 @@ class Installer:
         return _by_hand("postproc", title, "" if done else lines, optional=True)
 
     def _names(self) -> list[str]:
-        return [requirements.name(one.native) for one in self._catalog.resources.values()]
-
-    def _launched(self) -> accounts.Commands:
-        from qtandem.lsf import rights
-
-        return rights.commands(self.section)
+        return [requirements.name(one.native) for one in self.catalog.resources.values()]
 
     def _minutes(self) -> int:
         return self._total_s() // 60 + 5
 
-    def _total_s(self) -> int:
-        timing = self._settings.timing
-        return round(2 * max(timing.no_requeue_wait_s, timing.releasing_wait_s)) + 60
-
-    def _constants(self) -> Mapping[str, str | int | float | Iterable[str]]:
-        daemon, timing, options = self._settings.daemon, self._settings.timing, self.section.options
-        return {
-            "CLUSTER": self.section.cluster,
-            "SOCKET": str(daemon.socket),
-            "RUNTIME": str(daemon.runtime_dir),
-            "BEAT": str(daemon.runtime_dir / "heartbeat.lsf"),
+    def _constants(self) -> dict[str, str | int | float | Iterable[str]]:
+        options = self.section.options
+        return super()._constants() | {
             "SENSORS": options.get("sensors") or str(SENSORS),
-            "NAMES": str(daemon.runtime_dir / "names"),
-            "HOOKS": str(self.hooks),
-            "PYTHON": _python(),
+            "PYTHON": installers.system_python() or "/usr/bin/python3",
             # At the client nobody waits but who submits.
-            "DEADLINE_MS": max(CLIENT_MS, round(timing.submit_ms)),
+            "DEADLINE_MS": max(CLIENT_MS, round(self.settings.timing.submit_ms)),
             "SITE_ESUB": options.get("esub", ""),
             "PROFILE": self.profile(),
             "DURATIONS": int(self.has_mesub()),
             # Those that the daemon names. LSF_SERVERDIR may be one folder of hosts that are configured unlike.
             "KNOWN": (),
-            "LIMIT": round(timing.deadman_s),
             "TICK": 1,
             "TICKS": fragments.INTERVAL_S,
             # No step of the elim takes longer.
             "STUCK": 8,
-            "PAUSE": 30,
-            "REFUSED_PAUSE_S": 30,
-            "CALL_S": 10,
-            # Sensors are closed by then, so that a job which waits again does not start at once.
-            "DAEMON_DOWN_S": round(timing.deadman_s) + 10,
-            "TOTAL_S": self._total_s(),
         }
 
 
@@ -371,11 +314,3 @@ def _text(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-def _python() -> str:
-    """The system's interpreter: hooks must not depend on an environment of ours."""
-    for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
-        if Path(path).exists():
-            return path
-    return "/usr/bin/python3"

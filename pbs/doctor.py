@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qtandem.core import accounts, doctoring
+from qtandem.core import doctoring
 from qtandem.core.installing import Check
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
-from qtandem.pbs import ifl, records, rights, site
+from qtandem.pbs import ifl, records, site
 from qtandem.pbs.install import PBS_HOOKS, TEXTS, Installer
 from qtandem.pbs.port import FLAGS
-
-INSTALL = "qtandem install pbs --apply"
 
 
 def check(settings: Settings, catalog: Catalog) -> list[Check]:
     """All checks for this host, in the order in which an admin would mend them."""
-    return doctoring.asked(_Doctor(settings, catalog).questions())
+    return _Doctor(Installer(settings, catalog)).checks()
 
 
-class _Doctor:
-    def __init__(self, settings: Settings, catalog: Catalog) -> None:
-        self._settings, self._catalog = settings, catalog
-        self._installer = Installer(settings, catalog)
-
+class _Doctor(doctoring.Doctor[Installer]):
     def questions(self) -> list[doctoring.Question]:
-        mine = [self._accounts] if self._installer.launches() else []
+        mine = [self._users] if self._installer.launches() else []
         if not self._installer.is_server():
             return [self._daemon, *mine]
         asked = [self._library, self._files, self._hooks, self._resources, self._counts, self._scheduler]
@@ -43,16 +37,10 @@ class _Doctor:
         detail = (
             f"not managers: {', '.join(missing)}" if missing else f"managers: {', '.join(self._installer.managers())}"
         )
-        yield Check("right to set resources", not missing, detail, INSTALL if missing else "")
-
-    def _daemon(self) -> Iterator[Check]:
-        yield from doctoring.daemon(self._settings.daemon.socket)
-
-    def _accounts(self) -> Iterator[Check]:
-        yield from accounts.checks(self._settings.daemon, rights.commands(self._installer.section))
+        yield Check("right to set resources", not missing, detail, self._install if missing else "")
 
     def _library(self) -> Iterator[Check]:
-        options = self._installer.section.options
+        options = self._section.options
         if options.get("access") == "commands":
             yield Check("libpbs", None, "the configuration says to use the commands")
             return
@@ -64,13 +52,13 @@ class _Doctor:
             yield Check("libpbs", False, str(error), 'Set options.access = "commands" in [managers.pbs].')
 
     def _files(self) -> Iterator[Check]:
-        yield from doctoring.files(self._installer.hook_texts(), "file", INSTALL)
+        yield from doctoring.files(self._installer.hook_texts(), "file", self._install)
 
     def _hooks(self) -> Iterator[Check]:
         have = self._installer.pbs_hooks()
         for hook in PBS_HOOKS:
             fault = self._installer.hook_fault(hook, have.get(hook.name))
-            yield Check(f"hook {hook.name}", not fault, fault or "as installed", INSTALL if fault else "")
+            yield Check(f"hook {hook.name}", not fault, fault or "as installed", self._install if fault else "")
             events = site.words(have.get(hook.name, {}).get("event", ""))
             missing = [event for event in hook.later if events and event not in events]
             if missing:
@@ -88,7 +76,7 @@ class _Doctor:
         known = self._installer.resources()
         for name in TEXTS:
             ok = name in known
-            yield Check(f"resource {name}", ok, "is there" if ok else "is not there", "" if ok else INSTALL)
+            yield Check(f"resource {name}", ok, "is there" if ok else "is not there", "" if ok else self._install)
         for one in self._catalog.resources.values():
             name = records.resource(one.native)
             shown = known.get(name)
@@ -96,7 +84,7 @@ class _Doctor:
             # qmgr shows a type by name or by number.
             ok = shown is not None and set(FLAGS) <= set(flags) and kind in ("long", "2", "")
             detail = f"type {kind}, flag {flags}" if shown is not None else "is not there"
-            yield Check(f"resource {name}", ok, detail, "" if ok else INSTALL)
+            yield Check(f"resource {name}", ok, detail, "" if ok else self._install)
 
     def _counts(self) -> Iterator[Check]:
         """What PBS takes for used though no job has it, it does not give to any."""

@@ -6,15 +6,13 @@ done, so that it can be undone.
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from qtandem.core import accounts
+from qtandem.core import accounts, installers
 from qtandem.core.errors import QtandemError
-from qtandem.core.hosts import among
-from qtandem.core.installing import Change, ChangeState, HostFiles, Step, assembled, run_steps, with_constants
+from qtandem.core.installing import Change, ChangeState, Step, blocked
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.pbs import records, rights, site
@@ -22,9 +20,13 @@ from qtandem.pbs.manager import client
 from qtandem.pbs.port import FLAGS
 
 SOURCE = Path(__file__).parent
-HOOKS = Path("/usr/libexec/qtandem/pbs")
 HOME = "/var/spool/pbs"
-HOOK_FILES: tuple[tuple[str, int], ...] = (("server.py", 0o644), ("node.py", 0o644), ("server_dyn_res", 0o755))
+# File name, language of its constants, mode.
+HOOK_FILES: tuple[tuple[str, str, int], ...] = (
+    ("server.py", "python", 0o644),
+    ("node.py", "python", 0o644),
+    ("server_dyn_res", "python", 0o755),
+)
 # Resources of users' own wording; the scheduler does not look at them.
 TEXTS = ("qpu", "quantum_resources")
 
@@ -54,63 +56,32 @@ PBS_HOOKS = (
 )
 
 
-class Installer:
+class Installer(installers.Installer):
     """PBS's installer on this host."""
 
+    manager = "pbs"
+    absent = "Add it, with a name for the PBS complex as `cluster`."
+    source = SOURCE / "hooks"
+    hook_files = HOOK_FILES
+
     def __init__(self, settings: Settings, catalog: Catalog, *, host: str = "") -> None:
-        if "pbs" not in settings.managers:
-            message = "The configuration has no section [managers.pbs]"
-            raise QtandemError("bad-config", message, remedy="Add it, with a name for the PBS complex as `cluster`.")
-        self._settings, self._catalog = settings, catalog
-        self.section = settings.managers["pbs"]
-        self.host = host or socket.gethostname()
+        super().__init__(settings, catalog, host=host)
         self.client = client(self.section)
-        self.files = HostFiles(settings.daemon.state_dir / "install" / "pbs.json")
-        self.hooks = Path(self.section.options.get("hooks_dir") or HOOKS)
         self.conf = site.conf(Path(self.section.options.get("conf") or site.CONF))
         self.sched_config = Path(self.conf.get("PBS_HOME", HOME)) / "sched_priv" / "sched_config"
-
-    def changes(self) -> list[Change]:
-        """Everything that an installed host has, each done or to do. Reads only."""
-        return [step.change for step in self._steps()]
-
-    def apply(self, changes: Sequence[Change]) -> list[Change]:
-        """Make those of the changes that are to do; returns them with what became of them."""
-        wanted = {change.id for change in changes}
-        done = run_steps(step for step in self._file_steps() if step.change.id in wanted)
-        return done + run_steps(step for step in self._server_steps() if step.change.id in wanted)
-
-    def removals(self) -> list[Change]:
-        """What `undo` would take back: what this installer made and nobody changed since."""
-        return [step.change for step in self._undo_steps()]
-
-    def undo(self) -> list[Change]:
-        """Take back what was installed. Resources stay while jobs have them: PBS says so."""
-        return run_steps(self._undo_steps())
 
     def is_server(self) -> bool:
         return site.is_server(self.conf, self.section.control_hosts, self.host)
 
-    def hook_texts(self) -> dict[Path, tuple[bytes, int]]:
-        """Each file as it is installed: path, content, mode."""
-        out: dict[Path, tuple[bytes, int]] = {}
-        for name, mode in HOOK_FILES:
-            text = assembled((SOURCE / "hooks" / name).read_text(), SOURCE / "hooks")
-            out[self.hooks / name] = (with_constants(text, self._constants(), "python").encode(), mode)
-        return out
-
     def natives(self) -> list[str]:
         """The counted resources by which PBS knows the QPUs."""
-        return [records.resource(one.native) for one in self._catalog.resources.values()]
+        return [records.resource(one.native) for one in self.catalog.resources.values()]
 
     def managers(self) -> Sequence[str]:
-        return rights.managers(self._settings, self.host)
+        return rights.managers(self.settings, self.host)
 
-    def launches(self) -> bool:
-        """Whether a launcher starts what speaks to PBS on this host: the daemon's."""
-        daemon = self._settings.daemon
-        at_daemon = among(self.host, [self._settings.relay.server.rpartition(":")[0] or self.host])
-        return bool(daemon.launcher) and (at_daemon or daemon.launcher_config.exists())
+    def launched(self) -> accounts.Commands:
+        return rights.commands(self.section)
 
     def pbs_hooks(self) -> dict[str, dict[str, str]]:
         return site.listed(self.client.run_sync("qmgr", "-c", "list hook", check=False).stdout, "Hook")
@@ -135,16 +106,9 @@ class Installer:
         wanted = self.hook_texts()[self.hooks / hook.file][0].decode().rstrip("\n")
         return "" if self.text_in_pbs(hook) == wanted else "its text is not what this version and configuration install"
 
-    def _steps(self) -> list[Step]:
-        return self._file_steps() + self._server_steps()
-
-    def _file_steps(self) -> list[Step]:
-        steps = []
-        if self.is_server():
-            steps = [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
-        if self.launches():
-            steps.append(accounts.step(self._settings.daemon, rights.commands(self.section), self.files))
-        return steps
+    def _steps(self) -> Iterator[Step]:
+        yield from (self._hook_file_steps() if self.is_server() else []) + self._launcher_steps()
+        yield from self._server_steps()
 
     def _server_steps(self) -> list[Step]:
         if not self.is_server():
@@ -287,7 +251,7 @@ class Installer:
         steps += self.files.removals()
         why = self._missed() if noted else ""
         if why:
-            steps = [Step(replace(step.change, state=ChangeState.BLOCKED, detail=why)) for step in steps]
+            steps = blocked(steps, why)
         return steps + (self._left() if self.is_server() else [])
 
     def _missed(self) -> str:
@@ -339,18 +303,11 @@ class Installer:
         self.client.run_sync("qmgr", stdin="".join(f"{line}\n" for line in lines))
 
     def _constants(self) -> dict[str, str | int | float | Iterable[str]]:
-        daemon, timing = self._settings.daemon, self._settings.timing
-        return {
-            "CLUSTER": self.section.cluster,
-            "SOCKET": str(daemon.socket),
-            "NAMES": str(daemon.runtime_dir / "names"),
+        return super()._constants() | {
             "PRIV": str(Path(self.conf.get("PBS_HOME", HOME)) / "server_priv"),
-            "RUNS": str(daemon.runtime_dir / "runs"),
-            "DEADLINE_MS": round(timing.submit_ms),
-            "CALL_S": 10,
             "BEGIN_S": 25,
             "END_S": 5,
             # In the server a job waits for so long; on a node the hook does.
-            "DOWN_S": max(5, round(timing.refusal_backoff_s)),
+            "DOWN_S": max(5, round(self.settings.timing.refusal_backoff_s)),
             "GIVE_BACK_ON_SUSPEND": "yes" if self.gives_back() else "",
         }

@@ -8,30 +8,22 @@ import glob
 from collections.abc import Iterator
 from pathlib import Path
 
-from qtandem.core import accounts, doctoring
+from qtandem.core import doctoring
 from qtandem.core.installing import Check, digest
 from qtandem.core.resources import Catalog, Resource
 from qtandem.core.settings import Settings
-from qtandem.slurm import conf, control, licences, rights
-from qtandem.slurm.commands import Client
+from qtandem.slurm import conf, control, licences
 from qtandem.slurm.install import Installer
 
 OLDEST = (24, 11, 0)
-INSTALL = "qtandem install slurm --apply"
 
 
 def check(settings: Settings, catalog: Catalog) -> list[Check]:
     """All checks for this host, in the order in which an admin would mend them."""
-    return doctoring.asked(_Doctor(settings, catalog).questions())
+    return _Doctor(Installer(settings, catalog)).checks()
 
 
-class _Doctor:
-    def __init__(self, settings: Settings, catalog: Catalog) -> None:
-        self._settings, self._catalog = settings, catalog
-        self._installer = Installer(settings, catalog)
-        self._slurm = settings.managers["slurm"]
-        self._client = Client(self._slurm)
-
+class _Doctor(doctoring.Doctor[Installer]):
     def questions(self) -> list[doctoring.Question]:
         everywhere = [self._version, self._hooks, self._option, self._daemon]
         if not self._installer.is_controller():
@@ -50,20 +42,15 @@ class _Doctor:
         else:
             yield Check("version", True, text)
 
-    def _hooks(self) -> Iterator[Check]:
-        yield from doctoring.files(self._installer.hook_texts(), "hook", INSTALL)
-
     def _option(self) -> Iterator[Check]:
         shown = "--qpu" in self._client.run_sync("srun", "--help").stdout
         library = self._installer.hooks / "spank_qpu.so"
         detail = "sbatch, salloc and srun take --qpu here" if shown else "the option --qpu is not there on this host"
-        fix = "" if shown else f"{INSTALL}; then see that {self._installer.plugstack} includes plugstack.conf.d/*.conf"
+        look = f"see that {self._installer.plugstack} includes plugstack.conf.d/*.conf"
+        fix = "" if shown else f"{self._install}; then {look}"
         yield Check("option --qpu", shown, detail, fix)
         fault = doctoring.file_fault(library, digest(library) or "", 0o755)
-        yield Check("plug-in file", not fault, fault or str(library), INSTALL if fault else "")
-
-    def _daemon(self) -> Iterator[Check]:
-        yield from doctoring.daemon(self._settings.daemon.socket)
+        yield Check("plug-in file", not fault, fault or str(library), self._install if fault else "")
 
     def _lua(self) -> Iterator[Check]:
         places = [
@@ -74,10 +61,10 @@ class _Doctor:
         yield Check("LuaSocket", bool(found), found[0] if found else "socket/unix.so is not there", fix)
         script, wanted = self._installer.job_submit, f"{self._installer.hooks}/qtandem.lua"
         calls = conf.calls(script, wanted)
-        fix = "" if calls else f"{INSTALL} shows the lines to add"
+        fix = "" if calls else f"{self._install} shows the lines to add"
         if calls and self._installer.lua_is_stale():
             detail = f"slurmctld may still use an older {wanted}: {script} has not changed since"
-            yield Check("job_submit.lua", False, detail, f"{INSTALL}; then: touch {script}")
+            yield Check("job_submit.lua", False, detail, f"{self._install}; then: touch {script}")
             return
         yield Check("job_submit.lua", calls, f"{script} {'calls' if calls else 'does not call'} {wanted}", fix)
 
@@ -85,8 +72,8 @@ class _Doctor:
         shown = conf.show_config(self._client.run_sync("scontrol", "show", "config").stdout)
         hooks = self._installer.hooks
         cluster = shown.get("ClusterName", "")
-        fix = "" if cluster == self._slurm.cluster else f'Set cluster = "{cluster}" in [managers.slurm].'
-        yield Check("cluster", cluster == self._slurm.cluster, f"Slurm calls itself {cluster!r}", fix)
+        fix = "" if cluster == self._section.cluster else f'Set cluster = "{cluster}" in [managers.slurm].'
+        yield Check("cluster", cluster == self._section.cluster, f"Slurm calls itself {cluster!r}", fix)
         include = f"Add to {self._installer.conf_path}: include {self._installer.own_conf}"
         for key, word in (
             ("JobSubmitPlugins", "lua"),
@@ -119,16 +106,13 @@ class _Doctor:
 
     def _reach(self) -> Iterator[Check]:
         """Are the partitions and nodes of `reachable_from` Slurm's?"""
-        used, lack = asyncio.run(control.choose(self._slurm))
+        used, lack = asyncio.run(control.choose(self._section))
         yield Check("pyslurm", None if lack else True, f"{lack}; scontrol --json does its part" if lack else "it fits")
         nodes = asyncio.run(used.nodes())
         partitions = {name for node in nodes.values() for name in node.partitions}
         for resource in self._catalog.resources.values():
             yield from _reached(resource, "partitions", resource.reach.partitions, partitions)
             yield from _reached(resource, "nodes", resource.reach.nodes, set(nodes))
-
-    def _users(self) -> Iterator[Check]:
-        yield from accounts.checks(self._settings.daemon, rights.commands(self._slurm))
 
     def _accounting(self) -> Iterator[Check]:
         user = self._installer.records.user
@@ -137,19 +121,19 @@ class _Doctor:
             yield Check("right to set licences", None, f"there is no user {user} on this host")
             return
         ok = level.startswith(("operator", "admin"))
-        fix = "" if ok else f"{INSTALL}, or: sacctmgr modify user {user} set adminlevel=operator"
+        fix = "" if ok else f"{self._install}, or: sacctmgr modify user {user} set adminlevel=operator"
         yield Check("right to set licences", ok, f"user {user} has adminlevel {level or 'none'}", fix)
 
     def _licences(self) -> Iterator[Check]:
-        shown = licences.read_show(self._client.run_sync("scontrol", "-o", "show", "lic").stdout, self._slurm.server)
+        shown = licences.read_show(self._client.run_sync("scontrol", "-o", "show", "lic").stdout, self._section.server)
         for resource in self._catalog.resources.values():
-            name = f"{resource.native}@{self._slurm.server}"
+            name = f"{resource.native}@{self._section.server}"
             licence = shown.get(resource.native)
             if licence is None or licence.total != resource.slots:
                 detail = (
                     f"{name} has {licence.total} slots, not {resource.slots}" if licence else f"{name} is not there"
                 )
-                yield Check(f"licence {name}", False, detail, f"As root: {INSTALL}")
+                yield Check(f"licence {name}", False, detail, f"As root: {self._install}")
             else:
                 yield Check(f"licence {name}", True, f"{licence.open} of {licence.total} open")
 

@@ -9,16 +9,13 @@ import hashlib
 import os
 import pwd
 import shutil
-import socket
 import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from qtandem.core import accounts, commands
-from qtandem.core.errors import QtandemError
+from qtandem.core import accounts, commands, installers
 from qtandem.core.hosts import among
-from qtandem.core.installing import Change, ChangeState, HostFiles, Step, assembled, digest, run_steps, with_constants
+from qtandem.core.installing import Change, ChangeState, Step, blocked, digest
 from qtandem.core.resources import Catalog
 from qtandem.core.settings import Settings
 from qtandem.slurm import conf, rights
@@ -26,7 +23,6 @@ from qtandem.slurm.commands import Client
 from qtandem.slurm.records import Records
 
 SOURCE = Path(__file__).parent
-HOOKS = Path("/usr/libexec/qtandem/slurm")
 BUILD_S = 120.0
 HEADERS = (Path("/usr/include"), Path("/usr/local/include"))
 # File name, language of its constants, mode.
@@ -47,81 +43,51 @@ NO_COMPILER = (
 )
 
 
-class Installer:
+class Installer(installers.Installer):
     """Slurm's installer on this host."""
 
+    manager = "slurm"
+    absent = "Add it, with slurm.conf's ClusterName."
+    source = SOURCE / "hooks"
+    hook_files = HOOK_FILES
+
     def __init__(self, settings: Settings, catalog: Catalog, *, host: str = "") -> None:
-        if "slurm" not in settings.managers:
-            message, remedy = (
-                "The configuration has no section [managers.slurm]",
-                "Add it, with slurm.conf's ClusterName.",
-            )
-            raise QtandemError("bad-config", message, remedy=remedy)
-        self._settings = settings
-        self._slurm = settings.managers["slurm"]
-        self._host = host or socket.gethostname()
-        self._client = Client(self._slurm)
-        self.files = HostFiles(settings.daemon.state_dir / "install" / "slurm.json")
-        self.records = Records(self._slurm, catalog, self._client, self.files, accounts.publisher(settings.daemon))
-        options = self._slurm.options
-        self.hooks = Path(options.get("hooks_dir") or HOOKS)
+        super().__init__(settings, catalog, host=host)
+        self.client = Client(self.section)
+        self.records = Records(self.section, catalog, self.client, self.files, accounts.publisher(settings.daemon))
+        options = self.section.options
         self.conf_path = Path(options.get("conf") or os.environ.get("SLURM_CONF") or "/etc/slurm/slurm.conf")
         self.own_conf = self.conf_path.parent / "qtandem.conf"
         self.plugstack = self.conf_path.parent / "plugstack.conf"
         self.fragment = self.conf_path.parent / "plugstack.conf.d" / "qtandem.conf"
         self.job_submit = self.conf_path.parent / "job_submit.lua"
 
-    def changes(self) -> list[Change]:
-        """Everything that an installed host has, each done or to do. Reads only."""
-        return [step.change for step in self._steps()]
-
-    def apply(self, changes: Sequence[Change]) -> list[Change]:
-        """Make those of the changes that are to do; returns them with what became of them."""
-        wanted = {change.id for change in changes}
-        # Slurm's commands read slurm.conf, which may include a file that is written here.
-        done = run_steps(step for step in self._file_steps() if step.change.id in wanted)
-        return done + run_steps(step for step in self._record_steps() if step.change.id in wanted)
-
-    def removals(self) -> list[Change]:
-        """What `undo` would take back: what this installer made on this host and nobody changed since."""
-        return [step.change for step in self._undo_steps()]
-
-    def undo(self) -> list[Change]:
-        """Take back what was installed; files that were changed since stay and are named."""
-        return run_steps(self._undo_steps())
-
-    def hook_texts(self) -> dict[Path, tuple[bytes, int]]:
-        """Each hook file as it is installed: path, content, mode."""
-        values = self._constants()
-        out: dict[Path, tuple[bytes, int]] = {}
-        for name, language, mode in HOOK_FILES:
-            text = assembled((SOURCE / "hooks" / name).read_text()).replace(str(HOOKS), str(self.hooks))
-            out[self.hooks / name] = (with_constants(text, values, language).encode(), mode)
-        return out
-
     def is_controller(self) -> bool:
         """Whether slurmctld runs on this host, by slurm.conf or by the configuration's control_hosts."""
         site = self.site_conf()
-        known = [*(site.control_hosts() if site else ()), *self._slurm.control_hosts]
-        return among(self._host, known)
+        known = [*(site.control_hosts() if site else ()), *self.section.control_hosts]
+        return among(self.host, known)
 
     def site_conf(self) -> conf.SlurmConf | None:
         return conf.read(self.conf_path, skip=self.own_conf)
 
-    def _steps(self) -> list[Step]:
-        return self._file_steps() + self._record_steps()
+    def launched(self) -> accounts.Commands:
+        return rights.commands(self.section)
+
+    def _steps(self) -> Iterator[Step]:
+        # Slurm's commands read slurm.conf, which may include a file that is written here.
+        yield from self._file_steps()
+        yield from self._record_steps()
 
     def _file_steps(self) -> list[Step]:
-        steps = [self.files.step(path, data, mode) for path, (data, mode) in self.hook_texts().items()]
+        steps = self._hook_file_steps()
         steps.append(self._spank())
         steps.append(self.files.step(self.fragment, self._fragment_text(), 0o644))
         steps.append(self._plugstack())
         steps.extend(self._slurm_conf())
         if self.is_controller():
             steps.append(self._job_submit())
-        if self._launches():
-            steps.append(accounts.step(self._settings.daemon, rights.commands(self._slurm), self.files))
-        return steps
+        return steps + self._launcher_steps()
 
     def _record_steps(self) -> list[Step]:
         if not self.is_controller():
@@ -130,10 +96,9 @@ class Installer:
             return self.records.unasked(f"Slurm's commands fail until {self.own_conf} is there")
         return self.records.steps()
 
-    def _launches(self) -> bool:
-        """Whether a launcher starts Slurm's commands on this host: the controller's, or the daemon's own."""
-        daemon = self._settings.daemon
-        return bool(daemon.launcher) and (self.is_controller() or daemon.launcher_config.exists())
+    def _has_daemon(self) -> bool:
+        """The controller has it, if nothing else is known."""
+        return self.is_controller()
 
     def _included(self) -> bool:
         site = self.site_conf()
@@ -150,7 +115,7 @@ class Installer:
         manual = Step(
             Change(f"line:{self.conf_path}", title, ChangeState.MANUAL, f"{detail}\nthen: scontrol reconfigure")
         )
-        return [manual, *(_blocked(step, f"{self.conf_path} still needs it") for step in steps)]
+        return [manual, *blocked(steps, f"{self.conf_path} still needs it")]
 
     def _fragment_text(self) -> bytes:
         return f"{HEAD}optional {self.hooks}/spank_qpu.so\n".encode()
@@ -210,7 +175,7 @@ class Installer:
     def _job_submit(self) -> Step:
         real = self.job_submit
         if not real.exists() or self.files.owns(real):
-            text = (SOURCE / "hooks" / "job_submit.lua").read_text().replace(str(HOOKS), str(self.hooks))
+            text = self._hook_text("job_submit.lua")
             stamp = hashlib.sha256(b"".join(self._lua().values())).hexdigest()[:16]
             return self.files.step(self.job_submit, text.replace("qtandem:stamp", stamp).encode(), 0o644)
         identity, title = f"line:{self.job_submit}", f"{self.job_submit} calls {self.hooks}/qtandem.lua"
@@ -236,33 +201,19 @@ class Installer:
         return {path: data for path, (data, _) in self.hook_texts().items() if path.suffix == ".lua"}
 
     def _constants(self) -> dict[str, str | int | float | Iterable[str]]:
-        daemon, timing = self._settings.daemon, self._settings.timing
-        return {
-            "CLUSTER": self._slurm.cluster,
-            "SERVER": self._slurm.server,
-            "SOCKET": str(daemon.socket),
-            "NAMES": str(daemon.runtime_dir / "names"),
-            "RUNS": str(daemon.runtime_dir / "runs"),
-            "HOOKS": str(self.hooks),
-            "PYTHON": _python(),
+        return super()._constants() | {
+            "SERVER": self.section.server,
             "SCONTROL": self._scontrol(),
-            "SLURM_CONF": self._slurm.options.get("conf", ""),
-            "DEADLINE_MS": round(timing.submit_ms),
-            "TRUSTED_UIDS": trusted_uids(self._slurm.service_users),
-            "CALL_S": 10,
+            "SLURM_CONF": self.section.options.get("conf", ""),
+            "TRUSTED_UIDS": trusted_uids(self.section.service_users),
             "DAEMON_DOWN_S": 10,
-            "NO_REQUEUE_S": round(timing.no_requeue_wait_s),
-            "TOTAL_S": round(2 * max(timing.no_requeue_wait_s, timing.releasing_wait_s)) + 60,
+            "NO_REQUEUE_S": round(self.settings.timing.no_requeue_wait_s),
         }
 
     def _scontrol(self) -> str:
-        if self._slurm.bin_dir:
-            return str(Path(self._slurm.bin_dir) / "scontrol")
+        if self.section.bin_dir:
+            return str(Path(self.section.bin_dir) / "scontrol")
         return shutil.which("scontrol") or "scontrol"
-
-
-def _blocked(step: Step, reason: str) -> Step:
-    return Step(replace(step.change, state=ChangeState.BLOCKED, detail=reason))
 
 
 def trusted_uids(users: Iterable[str]) -> list[str]:
@@ -274,11 +225,3 @@ def trusted_uids(users: Iterable[str]) -> list[str]:
         except KeyError:
             continue
     return [str(uid) for uid in sorted(found)]
-
-
-def _python() -> str:
-    """The system's interpreter: hooks must not depend on an environment of ours."""
-    for path in ("/usr/bin/python3", "/usr/libexec/platform-python"):
-        if Path(path).exists():
-            return path
-    return shutil.which("python3") or "/usr/bin/python3"

@@ -302,7 +302,7 @@ def test_doctor_finds_what_is_missing_and_what_is_well(lsf: Host, tmp_path: Path
     settings = lsf.settings()
     section = settings.managers["lsf"].model_copy(update={"bin_dir": str(fake.bin), "control_hosts": ("here",)})
     settings = settings.model_copy(update={"managers": {"lsf": section}})
-    monkeypatch.setattr(install.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
     checks = {check.name: check for check in doctor.check(settings, Catalog({"fez": FEZ}))}
     assert checks["version"].ok
     assert checks["cluster"].ok
@@ -334,7 +334,7 @@ def test_doctor_finds_settings_that_would_hurt_jobs_whose_start_is_refused(
     settings = lsf.settings()
     section = settings.managers["lsf"].model_copy(update={"bin_dir": str(fake.bin), "control_hosts": ("here",)})
     settings = settings.model_copy(update={"managers": {"lsf": section}})
-    monkeypatch.setattr(install.socket, "gethostname", lambda: "here")
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
     fake.write(params=f"Parameters:\n    {line}\n")
     found = {check.name: check for check in doctor.check(settings, Catalog({"fez": FEZ}))}[name]
     assert found.ok is False
