@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import shutil
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,11 @@ class Commands:
             lines += [f"  [{', '.join(map(_quoted, line))}]," for line in self.allow.get(name, ())]
             lines.append("]")
         return "\n".join(lines) + "\n"
+
+
+def program(folder: str, name: str) -> str:
+    """The path of a command in `folder`, or where PATH has it if `folder` is empty."""
+    return str(Path(folder) / name) if folder else shutil.which(name) or f"/usr/bin/{name}"
 
 
 def publisher(daemon: DaemonSettings) -> str:

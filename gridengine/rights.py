@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
 from qtandem.core import accounts
-from qtandem.core.accounts import EXACT, MORE, Commands
+from qtandem.core.accounts import EXACT, MORE, Commands, program
 from qtandem.core.resources import NATIVE
 from qtandem.core.settings import DaemonSettings
 from qtandem.gridengine import define
@@ -39,7 +38,7 @@ def commands(settings: GridEngineSettings) -> Commands:
         ),
         "qmod": (("-rj", _TARGET),),
     }
-    paths = {name: _path(settings, name) for name in allow}
+    paths = {name: program(settings.bin_dir, name) for name in allow}
     # It looks for qconf itself.
     folder = str(Path(paths["qconf"]).parent)
     path = {} if settings.bin_dir or folder in ("/usr/bin", "/bin") else {"PATH": f"{folder}:/usr/bin:/bin"}
@@ -51,12 +50,6 @@ def commands(settings: GridEngineSettings) -> Commands:
 def managers(daemon: DaemonSettings) -> tuple[str, ...]:
     """Users who must be managers of the cell: who runs the daemon's commands, and who the dead-man is."""
     return tuple(dict.fromkeys((accounts.publisher(daemon), accounts.PUBLISHER)))
-
-
-def _path(settings: GridEngineSettings, name: str) -> str:
-    if settings.bin_dir:
-        return str(Path(settings.bin_dir) / name)
-    return shutil.which(name) or f"/usr/bin/{name}"
 
 
 def _list_of(one: str) -> str:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
-from qtandem.core.accounts import MORE, Commands
+from qtandem.core.accounts import MORE, Commands, program
 from qtandem.lsf import site
 from qtandem.lsf.manager import LsfSettings
 
@@ -25,8 +22,4 @@ def commands(settings: LsfSettings) -> Commands:
         "bresume": ((JOB,),),
         "bpost": (("-d", "*", JOB),),
     }
-    return Commands("lsf", site.environment(path, conf), {name: _path(folder, name) for name in allow}, allow)
-
-
-def _path(folder: str, name: str) -> str:
-    return str(Path(folder) / name) if folder else shutil.which(name) or f"/usr/bin/{name}"
+    return Commands("lsf", site.environment(path, conf), {name: program(folder, name) for name in allow}, allow)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
-from qtandem.core.accounts import MORE, Commands
+from qtandem.core.accounts import MORE, Commands, program
 from qtandem.slurm.commands import SlurmSettings, environment
 
 
@@ -37,10 +34,4 @@ def commands(settings: SlurmSettings) -> Commands:
         "squeue": ((MORE,),),
         "sbatch": (("--test-only", MORE),),
     }
-    return Commands("slurm", environment(settings), {name: _path(settings, name) for name in allow}, allow)
-
-
-def _path(settings: SlurmSettings, name: str) -> str:
-    if settings.bin_dir:
-        return str(Path(settings.bin_dir) / name)
-    return shutil.which(name) or f"/usr/bin/{name}"
+    return Commands("slurm", environment(settings), {name: program(settings.bin_dir, name) for name in allow}, allow)
