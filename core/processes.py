@@ -68,17 +68,27 @@ class Child:
 
 async def start_child(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> Process:
     """Start a child with exactly this environment."""
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=dict(env),
-        cwd=cwd,
-        start_new_session=True,
-        limit=STREAM_LIMIT,
+    making = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,
+            limit=STREAM_LIMIT,
+        )
     )
-    return Child(process)
+    try:
+        return Child(await asyncio.shield(making))
+    except asyncio.CancelledError:
+        # By itself asyncio kills the child alone, and then waits for as long as anything that it started lives.
+        with contextlib.suppress(OSError):
+            child = Child(await making)
+            child.kill()
+            await child.wait()
+        raise
 
 
 async def communicate(process: Process, data: bytes) -> tuple[bytes, bytes]:

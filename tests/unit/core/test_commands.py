@@ -74,6 +74,20 @@ async def test_cancelling_the_caller_kills_the_command(tmp_path: Path) -> None:
     wait_gone(int(pidfile.read_text()))
 
 
+@pytest.mark.parametrize("turns", range(2, 7))
+async def test_cancelling_a_caller_whose_command_just_starts_kills_what_that_started(tmp_path: Path, turns: int) -> None:
+    pidfile = tmp_path / "pid"
+    task = asyncio.create_task(commands.run(["sh", "-c", f"echo $$ > {pidfile}; sleep 60; :"], timeout_s=60))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    # The loop stands still until the command is well under way.
+    wait_written(pidfile)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 10)
+    wait_gone(int(pidfile.read_text()))
+
+
 def test_the_environment_is_minimal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_DAEMON", "x")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
