@@ -19,7 +19,7 @@ from qtandem.core.verdicts import Admit, Asker, openness
 from qtandem.core.wire import StartAnswer
 from qtandem.daemons.context import Context
 from qtandem.daemons.logs import log
-from qtandem.daemons.refusals import Refusals
+from qtandem.daemons.refusals import Closed, Refusals
 
 # A start hook's deadline is 10 s: one call is answered well before that.
 CALL_S = 8.0
@@ -287,7 +287,7 @@ class Lifecycle:
             fact = situation.facts.get(resource.name)
             room = openness(resource, fact, 0, situation.now)
             if not room.open:
-                raise QtandemError("not-available", f"{resource.name} is closed: {room.reason}")
+                raise Closed(resource.name, room.reason, self._context.observer.open_at)
             if room.free < grant.slots + situation.leased.get(resource.name, 0) - self._of_job(
                 run.id.job, resource.name
             ):

@@ -15,6 +15,7 @@ from qtandem.core.facts import Fact, Observation
 from qtandem.core.resources import Resource
 from qtandem.core.settings import Timing
 from qtandem.core.signals import Signals
+from qtandem.core.verdicts import openness
 from qtandem.daemons.logs import log
 from qtandem.daemons.steady import keep
 from qtandem.daemons.vendorcalls import Calls
@@ -27,6 +28,7 @@ class Observer:
     """One task a resource, so that a slow vendor delays nobody and no resource is polled twice at once.
 
     `facts` is replaced fact by fact; the topic `facts` is told (with the resource) when one says something new.
+    `open_at`: when each resource was last seen with room for a job.
     `wanted` tells which resources jobs wait for: these are polled faster.
     """
 
@@ -40,6 +42,7 @@ class Observer:
         rng: random.Random | None = None,
     ) -> None:
         self.facts: dict[str, Fact] = {}
+        self.open_at: dict[str, float] = {}
         self.polls = 0
         self.errors = 0
         self._calls = calls
@@ -63,6 +66,7 @@ class Observer:
                 self._tasks[name] = self._start(resource, timing)
         for name in self.facts.keys() - wanted.keys():
             del self.facts[name]
+            self.open_at.pop(name, None)
         self._signals.send("facts")
 
     def nudge(self, names: Iterable[str]) -> None:
@@ -100,7 +104,10 @@ class Observer:
         pace = Pace(resource.poll_s, timing.poll_waiting_s, timing.backoff_max_s, self._random.random)
         while True:
             nudge.clear()
-            self._keep(await self._poll(resource, pace, resource.poll_s * timing.fact_ttl_periods))
+            fact = await self._poll(resource, pace, resource.poll_s * timing.fact_ttl_periods)
+            if openness(resource, fact, 0, fact.at).open:
+                self.open_at[resource.name] = fact.at
+            self._keep(fact)
             delay = pace.delay_s(resource.name in self._wanted())
             floor = min(NUDGED_S, delay)
             await asyncio.sleep(floor)

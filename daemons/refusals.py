@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,17 @@ class _Wanted:
     until: float
 
 
+class Closed(QtandemError):
+    """`not-available`, because the newest fact about the resource says so; `open_at`: when each was last seen open."""
+
+    def __init__(self, resource: str, reason: str, open_at: Mapping[str, float]) -> None:
+        super().__init__("not-available", f"{resource} is closed: {reason}")
+        self._resource, self._open_at = resource, open_at
+
+    def was_open_after(self, moment: float) -> bool:
+        return self._open_at.get(self._resource, 0.0) > moment
+
+
 class Book(Protocol):
     """Where refusals are counted, by job."""
 
@@ -47,7 +58,8 @@ class Book(Protocol):
 class Refusals:
     """Back-off `refusal_backoff_s · 2ⁿ` by the manager's own delay, a hold at `refusals` refusals in a row.
 
-    What the user or site must mend first is held at once. Managers can delay or hold a job only once it is
+    What the user or site must mend first is held at once; what only opens and closes again and again is never held for.
+    Managers can delay or hold a job only once it is
     pending again, so that happens after the hook has its answer.
     """
 
@@ -57,6 +69,7 @@ class Refusals:
         self._clock = clock
         self._tasks = Background()
         self._wanted: dict[JobId, _Wanted] = {}
+        self._refused_at: dict[JobId, float] = {}
 
     async def refuse(self, manager: Manager, run: Run, error: QtandemError) -> Refused:
         job, timing, now = run.id.job, self._timing(), self._clock()
@@ -66,7 +79,9 @@ class Refusals:
         refusal = await self._book.refuse(
             str(job), now, timing.refusal_backoff_s, timing.refusal_backoff_max_s, error.message
         )
-        held = not error.retryable or refusal.count >= timing.refusals
+        flaps = isinstance(error, Closed) and error.was_open_after(self._refused_at.get(job, now))
+        held = not error.retryable or (refusal.count >= timing.refusals and not flaps)
+        self._note(job, now)
         log("lifecycle").warning(
             "refused", run=str(run.id), code=error.code, why=error.one_line(), count=refusal.count, held=held
         )
@@ -81,8 +96,14 @@ class Refusals:
         self._later(manager, job, "delay", lambda: manager.delay(job, delay))
         return Refused(f"{error.one_line()}; next try in {delay:.0f} s", delay)
 
+    def _note(self, job: JobId, now: float) -> None:
+        kept = now - 2 * self._timing().refusal_backoff_max_s
+        self._refused_at = {each: at for each, at in self._refused_at.items() if at > kept}
+        self._refused_at[job] = now
+
     async def forget(self, job: JobId) -> None:
         """The job started after all."""
+        self._refused_at.pop(job, None)
         await self._book.clear_refusals(str(job))
 
     async def close(self) -> None:

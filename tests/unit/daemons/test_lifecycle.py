@@ -187,6 +187,30 @@ async def test_refusals_back_off_and_the_last_one_holds_with_the_reason(house: H
     assert "calibrating" in house.manager.held[job]
 
 
+async def test_a_qpu_that_opens_and_closes_again_and_again_costs_its_jobs_back_offs_and_no_hold(
+    house: House, eventually: Callable
+) -> None:
+    job = house.manager.add("1").id
+    for attempt in range(6):
+        await see(house, "fez", Observation(availability=Availability.ONLINE), eventually)
+        await see(house, "fez", PAUSED, eventually)
+        answer = await start(house, "1", attempt=attempt)
+        assert (answer.verdict, answer.code) == ("hold", "not-available")
+        assert answer.retry_after > 10.0
+    assert job not in house.manager.held
+
+
+async def test_one_that_stays_closed_by_its_queue_is_held_for(house: House, eventually: Callable) -> None:
+    """A poll that sees it online all the while is no opening."""
+    job = house.manager.add("1").id
+    full = Observation(availability=Availability.ONLINE, free_slots=0)
+    for attempt in range(3):
+        await see(house, "fez", full, eventually)
+        await eventually(lambda: house.context.observer.facts["fez"].free_slots == 0)
+        assert (await start(house, "1", attempt=attempt)).verdict == "hold"
+    await eventually(lambda: job in house.manager.held)
+
+
 async def test_a_start_forgets_earlier_refusals(house: House, eventually: Callable) -> None:
     house.manager.add("1")
     await see(house, "fez", PAUSED, eventually)
