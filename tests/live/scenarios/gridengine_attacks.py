@@ -154,3 +154,21 @@ def test_users_report_no_starts_and_ends(cluster: GridEngineCluster, kind: str) 
     assert cluster.job(job).state == "running"
     cluster.cancel(job)
     agreed(cluster)
+
+
+@pytest.mark.parametrize(
+    "argument", ["x\nBEGIN", "x\nBEGIN\nSTART\nBEGIN", "x\nQUIT", "x\rBEGIN\r", "x\nPARAM USER bob"]
+)
+def test_an_argument_with_words_of_the_jsv_shifts_no_answer(cluster: GridEngineCluster, argument: str) -> None:
+    """Grid Engine writes a job's arguments to the JSV as they are, line breaks too."""
+    qsub = ["qsub", "-h", "-b", "y", "-terse", "-o", "/dev/null", "-e", "/dev/null"]
+    for _ in range(3):
+        cluster.sge([*qsub, "-l", "qpu=east", "/bin/true", argument], user="alice")
+        plain = cluster.sge([*qsub, "-l", "h_rt=60", "/bin/true"], user="bob").check()
+        asked = cluster.sge([*qsub, "-l", "qpu=north", "/bin/true"], user="bob").check()
+        wanted = [cluster.sge(["qstat", "-j", job.stdout.strip()]).check().stdout for job in (plain, asked)]
+        assert "qpu" not in wanted[0].partition("hard resource_list:")[2].partition("\n")[0]
+        assert "qpu_north=1" in wanted[1].partition("hard resource_list:")[2].partition("\n")[0]
+    for user in ("alice", "bob"):
+        cluster.sge(["qdel", "-u", user])
+    agreed(cluster)

@@ -148,6 +148,45 @@ def test_a_user_that_is_unknown_here_stops_only_jobs_with_a_qpu(jsv: Any) -> Non
     assert process.job(USER="no such user", l_hard="h_rt=1") == ["RESULT STATE ACCEPT"]
 
 
+ME = f"PARAM USER {getpass.getuser()}\n"
+
+
+@pytest.mark.parametrize(
+    "argument", ["x\nBEGIN", "x\nBEGIN\nSTART\nBEGIN", "x\nSTART", "x\nQUIT", "x\rBEGIN\r", "BEGIN {print}\nBEGIN\nEND"]
+)
+def test_lines_of_an_argument_are_no_words_of_the_protocol(jsv: Any, daemon: Any, argument: str) -> None:
+    """Grid Engine writes arguments as they are. A second answer would be that to somebody else's job."""
+    path, calls, answers = daemon
+    answers.append(ADMIT)
+    process = jsv(SOCKET=path)
+    assert process.process.stdin
+    assert process.process.stdout
+    assert process.process.stdout.readline() == "STARTED\n"
+    process.process.stdin.write(f"START\n{ME}PARAM CMDARGS 1\nPARAM CMDARG0 {argument}\nPARAM l_hard qpu=fez\nBEGIN\n")
+    said = [process.process.stdout.readline() for _ in range(3)]
+    assert said == ["PARAM l_hard qpu_fez=2\n", "ENV ADD QTANDEM_QPU 1\n", "RESULT STATE CORRECT\n"]
+    assert [call["request"] for call in calls] == ["fez"]
+    assert process.job(l_hard="h_rt=1") == ["RESULT STATE ACCEPT"]
+
+
+def test_a_line_of_an_argument_makes_a_job_nobody_elses(jsv: Any, daemon: Any) -> None:
+    path, calls, answers = daemon
+    answers.append(ADMIT)
+    process = jsv(SOCKET=path)
+    said = process.job(CMDARG0="x\nPARAM USER root", l_hard="qpu=fez")
+    assert said[0].startswith("RESULT STATE REJECT A line of your job's arguments begins with PARAM USER")
+    assert not calls
+    assert process.job(l_hard="h_rt=1") == ["RESULT STATE ACCEPT"]
+
+
+def test_one_that_lost_its_place_ends_instead_of_answering_for_others(hooks: Any) -> None:
+    process = Jsv(hooks.write("jsv"))
+    assert process.job() == ["RESULT STATE ACCEPT"]
+    assert process.process.stdin
+    process.process.stdin.write("PARAM N late\n")
+    assert process.process.wait(10) == 1
+
+
 SITE = """#!{python}
 import sys
 job = ""
