@@ -32,7 +32,7 @@ def errors() -> Iterator[str]:
     yield "# Error codes"
     yield NOTE
     yield (
-        "Every refusal ends with its code in brackets. The exit status is that of the "
+        "Every refusal of a submission ends with its code in brackets. The exit status is that of the "
         "`qtandem` command. What each usually comes from: [troubleshooting.md](troubleshooting.md)."
     )
     for fault, title in FAULTS.items():

@@ -15,21 +15,6 @@ class Refused(Exception):
         self.words, self.code = words, code
 
 
-class Reject(Exception):
-    """The job is not taken: words for its user, and a code of docs/errors.md."""
-
-    def __init__(self, words, code="bad-request"):
-        super().__init__("%s [%s]" % (words, code))
-
-
-def rejection(answer):
-    return Reject(answer.get("message") or "refused", answer.get("code") or "bad-request")
-
-
-def unanswered():
-    return Reject("qtandem does not answer just now; try again in a minute", "daemon-unreachable")
-
-
 def ask(method, path, values, seconds):
     """The answer as a flat dict. Raises `Refused` for a refusal, OSError where there is no answer.
 

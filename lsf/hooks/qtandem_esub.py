@@ -20,6 +20,7 @@ PROFILE = ""
 DURATIONS = 1
 # qtandem:end
 # qtandem:include textcalls.py
+# qtandem:include rejects.py
 # qtandem:include resreq.py
 
 PLAIN = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*)(?::([1-9][0-9]{0,4}))?\Z")

@@ -21,6 +21,7 @@ DEADLINE_MS = 40
 DOWN_S = 15
 # qtandem:end
 # qtandem:include textcalls.py
+# qtandem:include rejects.py
 # qtandem:include common.py
 
 REQUEST, QRMI, VARIABLE = "qpu", "quantum_resources", "QRMI_QPU_RESOURCES"
@@ -154,14 +155,14 @@ def write(resources, given, request, before):
         resources[REQUEST] = request
     except Exception as error:
         say_fault(error)
-        raise Reject("PBS knows no resource for this QPU yet; admins: qtandem install pbs", "unknown-resource")
+        raise Reject("PBS knows no resource for this QPU yet; admins: qtandem install pbs", "bad-config")
 
 
 def asker(user, values):
     try:
         return dict(values, user=user, uid=pwd.getpwnam(user).pw_uid)
     except KeyError:
-        raise Reject("the PBS server's host knows no user %r" % (user,))
+        raise Reject("the PBS server's host knows no user %r" % (user,), "bad-config")
 
 
 def queuejob(event):
@@ -265,17 +266,19 @@ def runjob(event):
         if answer.get("verdict") == "admit":
             return
         pause = float(answer.get("retry_after") or 0)
-        why, code = answer.get("message") or "the QPU is not there", answer.get("code") or "not-available"
+        why, code = answer.get("message") or "the QPU is not there", ""
         if answer.get("verdict") == "wait":
             pause = max(pause, 5.0)
     except socket.timeout as error:
         # It may be busy, and by now have the slots for us: on its host the job has time to ask.
         say("job %s goes on to its host: %s" % (job.id, error))
         return
-    except (Refused, OSError) as error:
+    except Refused as error:
         say("job %s: %s" % (job.id, error))
-        pause, why = DOWN_S, "qtandem does not answer; next try in %d s" % DOWN_S
-        code = "daemon-unreachable"
+        pause, why, code = DOWN_S, "%s; next try in %d s" % (error.words, DOWN_S), error.code
+    except OSError as error:
+        say("job %s: %s" % (job.id, error))
+        pause, why, code = DOWN_S, "qtandem does not answer; next try in %d s" % DOWN_S, "daemon-unreachable"
     refuse(job, pause, why, code)
 
 
