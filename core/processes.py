@@ -84,11 +84,14 @@ async def start_child(argv: Sequence[str], env: Mapping[str, str], cwd: Path | N
         return Child(await asyncio.shield(making))
     except asyncio.CancelledError:
         # By itself asyncio kills the child alone, and then waits for as long as anything that it started lives.
-        with contextlib.suppress(OSError):
-            child = Child(await making)
-            child.kill()
-            await child.wait()
+        making.add_done_callback(_kill_made)
+        await asyncio.wait({making})
         raise
+
+
+def _kill_made(making: asyncio.Task[asyncio.subprocess.Process]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        Child(making.result()).kill()
 
 
 async def communicate(process: Process, data: bytes) -> tuple[bytes, bytes]:

@@ -128,17 +128,39 @@ def _unusable(loaded: Configuration) -> Iterator[Problem]:
 
 
 def _unserved(loaded: Configuration) -> Iterator[Problem]:
-    """QPUs that stay closed, since no worker of this host can speak to their vendor."""
-    from qtandem.core.errors import QtandemError
+    """QPUs that stay closed, since no worker of this host can speak to their vendor. No vendor's code is loaded."""
     from qtandem.core.problems import Problem
-    from qtandem.core.providers import child
+    from qtandem.core.providers.base import EXTRAS
 
     path = loaded.path or Path("qtandem.toml")
-    for resource in (each for each in loaded.catalog.resources.values() if each.has_provider):
-        try:
-            child.load(resource.type)
-        except QtandemError as error:
-            yield Problem(path, f"resources.{resource.name}", error.message, error.remedy, fatal=False)
+    for resource in loaded.catalog.resources.values():
+        extra = EXTRAS.get(resource.type, "") if resource.has_provider else ""
+        missing = _missing(extra) if extra else []
+        if missing:
+            message = f"its type {resource.type} needs qtandem's extra {extra}; not installed: {', '.join(missing)}"
+            fix = f"Beside the daemon: pip install 'qtandem[{extra}]'"
+            yield Problem(path, f"resources.{resource.name}", message, fix, fatal=False)
+
+
+def _missing(extra: str) -> list[str]:
+    """The packages of an extra that are not installed; none where qtandem itself runs from its checkout."""
+    import re
+    from importlib import metadata
+
+    missing = []
+    try:
+        wanted = metadata.requires("qtandem") or []
+    except metadata.PackageNotFoundError:
+        return []
+    for line in wanted:
+        package, _, marker = line.partition(";")
+        if re.search(rf"extra == ['\"]{extra}['\"]", marker):
+            name = re.split(r"[^\w.-]", package.strip(), maxsplit=1)[0]
+            try:
+                metadata.version(name)
+            except metadata.PackageNotFoundError:
+                missing.append(name)
+    return missing
 
 
 def _row(problem: Problem) -> dict[str, object]:

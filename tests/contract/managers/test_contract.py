@@ -13,6 +13,13 @@ from qtandem.core.managers import Grant, JobState, SensorValue
 from qtandem.core.runs import JobId
 
 OPEN = [SensorValue("fez", 2, 0), SensorValue("ibm_x", 1, 0)]
+SPELLINGS = {
+    "slurm": "--qpu=fez:2",
+    "local": "--qpu=fez:2",
+    "gridengine": "-l qpu=fez:2",
+    "pbs": "-l qpu=fez:2",
+    "lsf": '-a "qpu(fez:2)"',
+}
 SHUT = [SensorValue("fez", 2, 2), SensorValue("ibm_x", 1, 1)]
 
 
@@ -134,6 +141,10 @@ async def test_what_a_manager_cannot_do_has_a_reason(rig: Any) -> None:
     capabilities = rig.manager.capabilities
     for name in ("requeue", "arrays", "hold", "attempts"):
         assert getattr(capabilities, name) or capabilities.limits[name]
+
+
+async def test_users_are_told_what_they_can_type(rig: Any) -> None:
+    assert rig.manager.capabilities.spelling.format("fez:2") == SPELLINGS[rig.manager.name]
 
 
 async def test_no_answer_is_an_error_that_changes_nothing(rig: Any) -> None:

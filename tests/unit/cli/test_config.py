@@ -1,6 +1,6 @@
 import json
-import sys
 import tomllib
+from importlib import metadata
 
 import pytest
 
@@ -54,12 +54,23 @@ def test_check_of_warnings_only_is_status_0(qtandem, site):
 
 
 def test_check_warns_of_a_vendor_whose_extra_is_not_installed(qtandem, site, monkeypatch):
-    monkeypatch.setitem(sys.modules, "qtandem.core.providers.braket.provider", None)
-    path = site("[resources.aria]\ntype = 'braket'")
+    installed = metadata.version
+
+    def version(name):
+        if name == "amazon-braket-sdk":
+            raise metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    wants = ["requests>=2", "amazon-braket-sdk<2,>=1.100; extra == 'braket'", 'qrmi>=0.1; extra == "qrmi"']
+    monkeypatch.setattr(metadata, "requires", lambda _: wants)
+    path = site("[resources.aria]\ntype = 'braket'\n[resources.sim]\ntype = 'simulator'")
     ran = qtandem("config", "check", "--config", path)
     assert ran.status == 0
-    assert f"warning: {path}: resources.aria: The provider for 'braket' needs qtandem's extra braket" in ran.out
-    assert "pip install 'qtandem[braket]'" in ran.out
+    assert ran.out.splitlines() == [
+        f"warning: {path}: resources.aria: its type braket needs qtandem's extra braket; not installed: "
+        "amazon-braket-sdk. Beside the daemon: pip install 'qtandem[braket]'"
+    ]
 
 
 def test_check_of_a_bad_entry_keeps_the_rest(qtandem, site):
