@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
@@ -155,6 +155,15 @@ def native_name(name: str) -> str:
     return plain[:39]
 
 
+class UnknownName(QtandemError):
+    """`unknown-resource`; `near`: names like it; `spelling`: what the user types for one, with {} in its place."""
+
+    def __init__(self, name: str, near: Sequence[str], spelling: str = "--qpu={}") -> None:
+        self.name, self.near = name, near
+        hint = f"Did you mean {' or '.join(near)}? Write {spelling.format(near[0])}." if near else None
+        super().__init__("unknown-resource", f"There is no QPU or class named {name!r}", remedy=hint)
+
+
 @dataclass(frozen=True, slots=True)
 class Catalog:
     """All resources and classes of a site, in the order of configuration.
@@ -200,9 +209,7 @@ class Catalog:
 
     def _unknown(self, name: str) -> QtandemError:
         known = [*self.resources, *self.classes]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.6)
-        hint = f"Did you mean {' or '.join(near)}?" if near else None
-        return QtandemError("unknown-resource", f"There is no QPU or class named {name!r}", remedy=hint)
+        return UnknownName(name, difflib.get_close_matches(name, known, n=3, cutoff=0.6))
 
 
 def _merge(outer: Item, inner: Item) -> Item:

@@ -9,7 +9,7 @@ from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Fact
 from qtandem.core.managers import Grant
 from qtandem.core.requests import Constraint, Item, Request, Value
-from qtandem.core.resources import Catalog, Resource
+from qtandem.core.resources import Catalog, Resource, UnknownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,10 @@ def submit(
         request = Request(tuple(Item((grant.resource,), grant.slots) for grant in native))
         native = ()
     items = catalog.expanded(request).items
-    grants = tuple(_grant(item, asker, catalog, situation) for item in items)
+    try:
+        grants = tuple(_grant(item, asker, catalog, situation) for item in items)
+    except UnknownName as error:
+        raise UnknownName(error.name, error.near, asker.spelling) from None
     names = [grant.resource for grant in grants]
     if len(set(names)) < len(names):
         raise QtandemError("bad-request", f"{request} comes to the same QPU twice", remedy="Ask for slots: name:2.")

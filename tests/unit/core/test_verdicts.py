@@ -130,7 +130,7 @@ def test_what_to_write_instead_begins_with_what_is_open():
 @pytest.mark.parametrize(
     ("text", "typed"),
     [("fez:3", "Write -l qpu=fez:2 at most"), ("torino:qubits=1000", "Write -l qpu=torino:qubits=133 or less"),
-     ("garnet", "Write for example -l qpu=fez;")],
+     ("garnet", "Write for example -l qpu=fez;"), ("fezz", "Write -l qpu=fez.")],
 )  # fmt: skip
 def test_what_to_write_instead_is_written_as_the_users_manager_has_it(text, typed):
     assert typed in refused(text, asker=replace(ALICE, spelling="-l qpu={}")).remedy
