@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Container
 from pathlib import Path
 
+from qtandem.core.background import Background
 from qtandem.core.commands import CommandError
 from qtandem.core.manager_commands import ManagerCommands
 from qtandem.core.pauses import Pause, Pauses
@@ -28,7 +29,7 @@ class Holds:
         self._client, self._clock = client, clock
         self._pauses = Pauses(state)
         self._timers: dict[JobId, asyncio.TimerHandle] = {}
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases = Background()
 
     def of(self, job: JobId) -> Pause | None:
         """The pause of the job or, where it is an element of an array, of the whole."""
@@ -74,15 +75,8 @@ class Holds:
 
     def _release_later(self, job: JobId) -> None:
         self._timers.pop(job, None)
-        task = asyncio.get_running_loop().create_task(self.let_go(job))
-        self._releases.add(task)
-        task.add_done_callback(self._released)
-
-    def _released(self, task: asyncio.Task[None]) -> None:
-        self._releases.discard(task)
-        if not task.cancelled():
-            # Whatever went wrong: `renew` finds the job again.
-            task.exception()
+        # Whatever goes wrong: `renew` finds the job again.
+        self._releases.spawn(self.let_go(job), forgiven=True)
 
     def _forget_timer(self, job: JobId) -> None:
         timer = self._timers.pop(job, None)

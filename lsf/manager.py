@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from qtandem.core.background import Background
 from qtandem.core.commands import CommandError
 from qtandem.core.errors import QtandemError
 from qtandem.core.files import write_atomic
@@ -101,7 +102,7 @@ class LsfManager:
         self._since: dict[str, tuple[int, float]] = {}
         self._uids: dict[str, tuple[float, int]] = {}
         self._timers: dict[JobId, asyncio.TimerHandle] = {}
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases = Background()
 
     def native_request(self, grants: Sequence[Grant]) -> dict[str, str]:
         return {"R": requirements.request((self._natives[grant.resource], grant.slots) for grant in grants)}
@@ -251,15 +252,8 @@ class LsfManager:
 
     def _release_later(self, job: JobId) -> None:
         self._timers.pop(job, None)
-        task = asyncio.get_running_loop().create_task(self._let_go(job))
-        self._releases.add(task)
-        task.add_done_callback(self._released)
-
-    def _released(self, task: asyncio.Task[None]) -> None:
-        self._releases.discard(task)
-        if not task.cancelled():
-            # Whatever went wrong: `pending` finds the job again.
-            task.exception()
+        # Whatever goes wrong: `pending` finds the job again.
+        self._releases.spawn(self._let_go(job), forgiven=True)
 
     async def _let_go(self, job: JobId) -> None:
         try:

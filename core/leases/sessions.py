@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from qtandem.core.background import Background
 from qtandem.core.errors import QtandemError
 from qtandem.core.leases.book import Owner
 from qtandem.core.leases.ledger import Ledger
@@ -43,15 +44,14 @@ class Tasks:
     """Work that goes on whoever asked for it and left."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Background()
         self._stopped = False
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+        # Whoever asked may have left.
+        task = self._tasks.spawn(work, forgiven=True)
         if self._stopped:
             task.cancel()
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
         return task
 
     async def settled(self) -> None:
@@ -67,12 +67,6 @@ class Tasks:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        # Whoever asked may have left: look at the error, or asyncio complains that nobody did.
-        if not task.cancelled():
-            task.exception()
 
 
 class _Unsettled(Exception):

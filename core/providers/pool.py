@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 import structlog
 
+from qtandem.core.background import Background
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Observation
 from qtandem.core.processes import Process, start_child
@@ -83,7 +84,7 @@ class Workers:
         self._clock = clock
         self._lanes = Lanes(limit)
         self._lanes.expect([*self._specs.values(), *self._observing.values()])
-        self._running: set[asyncio.Task[object]] = set()
+        self._running = Background()
         self._idle = asyncio.Event()
         self._live = 0
         self._closed = False
@@ -110,9 +111,7 @@ class Workers:
             raise QtandemError("not-available", "The daemon is stopping")
         deadline = self._deadline_s if deadline_s is None else deadline_s
         what = _Call(spec, method, args, deadline, sink)
-        task = asyncio.create_task(self._serve(what, Whose(purpose, digest(secrets or {}))))
-        self._running.add(task)
-        task.add_done_callback(self._forget)
+        task = self._running.spawn(self._serve(what, Whose(purpose, digest(secrets or {}))), forgiven=True)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -181,11 +180,6 @@ class Workers:
         if spec is None:
             raise QtandemError("unknown-resource", f"No resource is called {resource!r}")
         return spec
-
-    def _forget(self, task: asyncio.Task[object]) -> None:
-        self._running.discard(task)
-        if not task.cancelled():
-            task.exception()
 
     async def _serve(self, call: _Call, whose: Whose) -> object:
         while True:
