@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from qtandem.core.requests import SPELLING
 from qtandem.core.runs import JobId
 
 
@@ -100,7 +101,7 @@ class ManagerCapabilities:
     attempts: bool = True
     hooks_on_nodes: bool = False
     hooks_as_owner: bool = False
-    spelling: str = "--qpu={}"
+    spelling: str = SPELLING
     limits: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -23,6 +23,8 @@ Value = int | float | str | bool
 
 ANY = "any"
 RESERVED = frozenset({ANY, "claim"})
+# What users type for a request, with {} in its place, where their manager has no form of its own.
+SPELLING = "--qpu={}"
 RANKINGS = ("queue", "cost", "score")
 MAX_LENGTH = 2000
 MAX_SLOTS = 10_000

@@ -14,7 +14,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability
 from qtandem.core.providers.base import SESSIONLESS, ProviderSpec
-from qtandem.core.requests import ANY, Item, Request, Value
+from qtandem.core.requests import ANY, SPELLING, Item, Request, Value
 from qtandem.core.sources import Source
 
 NATIVE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,38}")
@@ -158,7 +158,7 @@ def native_name(name: str) -> str:
 class UnknownName(QtandemError):
     """`unknown-resource`; `near`: names like it; `spelling`: what the user types for one, with {} in its place."""
 
-    def __init__(self, name: str, near: Sequence[str], spelling: str = "--qpu={}") -> None:
+    def __init__(self, name: str, near: Sequence[str], spelling: str = SPELLING) -> None:
         self.name, self.near = name, near
         hint = f"Did you mean {' or '.join(near)}? Write {spelling.format(near[0])}." if near else None
         super().__init__("unknown-resource", f"There is no QPU or class named {name!r}", remedy=hint)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qtandem.core.errors import QtandemError
 from qtandem.core.facts import Availability, Fact
 from qtandem.core.managers import Grant
-from qtandem.core.requests import Constraint, Item, Request, Value
+from qtandem.core.requests import SPELLING, Constraint, Item, Request, Value
 from qtandem.core.resources import Catalog, Resource, UnknownName
 
 
@@ -26,7 +26,7 @@ class Asker:
     partitions: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     registered: frozenset[str] = frozenset()
-    spelling: str = "--qpu={}"
+    spelling: str = SPELLING
 
     def types(self, request: object) -> str:
         return self.spelling.format(request)
@@ -172,7 +172,7 @@ def _grant(item: Item, asker: Asker, catalog: Catalog, situation: Situation) -> 
         else:
             fitting.append(resource)
     if not fitting:
-        raise _best_refusal(item, refusals, _others(item, asker, catalog, situation))
+        raise _best_refusal(item, refusals, asker, catalog, situation)
     return Grant(_choose(fitting, item, situation).name, item.slots)
 
 
@@ -234,8 +234,8 @@ def _unfit(resource: Resource, item: Item, asker: Asker, situation: Situation) -
     for constraint in item.constraints:
         if constraint.met_by(_value(resource, constraint, situation)) is False and not _passing(constraint):
             have = _value(resource, constraint, situation)
-            written = asker.types(f"{resource.name}:{constraint.key}={have}")
-            remedy = f"Write {written} or less." if constraint.op == ">=" else None
+            most = asker.types(f"{resource.name}:{constraint.key}={have}")
+            remedy = f"Write {most} or less." if constraint.op == ">=" else None
             message = f"{resource.name} has {constraint.key} {have}, not {constraint}"
             return QtandemError("impossible", message, remedy=remedy)
     return None
@@ -261,12 +261,14 @@ def _value(resource: Resource, constraint: Constraint, situation: Situation) -> 
     return value
 
 
-def _best_refusal(item: Item, refusals: Sequence[QtandemError], others: str | None) -> QtandemError:
-    """One refusal for a single candidate; for several, all reasons in one message. `others`: what to write instead."""
+def _best_refusal(
+    item: Item, refusals: Sequence[QtandemError], asker: Asker, catalog: Catalog, situation: Situation
+) -> QtandemError:
+    """One refusal for a single candidate; for several, all reasons in one message."""
     if len(refusals) == 1:
         only = refusals[0]
         if only.code == "not-allowed":
-            return QtandemError(only.code, only.message, remedy=others)
+            return QtandemError(only.code, only.message, remedy=_others(item, asker, catalog, situation))
         return only
     if not refusals:
         return QtandemError("unknown-resource", f"No QPU is configured that {item} could mean")
@@ -274,7 +276,8 @@ def _best_refusal(item: Item, refusals: Sequence[QtandemError], others: str | No
     reasons = "; ".join(refusal.message for refusal in refusals[:6])
     more = f"; and {len(refusals) - 6} more" if len(refusals) > 6 else ""
     code = codes.pop() if len(codes) == 1 else "impossible"
-    return QtandemError(code, f"None of the choices for {item} will do: {reasons}{more}", remedy=others)
+    remedy = _others(item, asker, catalog, situation)
+    return QtandemError(code, f"None of the choices for {item} will do: {reasons}{more}", remedy=remedy)
 
 
 def _others(item: Item, asker: Asker, catalog: Catalog, situation: Situation) -> str | None:

@@ -59,8 +59,7 @@ class Refusals:
     """Back-off `refusal_backoff_s · 2ⁿ` by the manager's own delay, a hold at `refusals` refusals in a row.
 
     What the user or site must mend first is held at once; what only opens and closes again and again is never held for.
-    Managers can delay or hold a job only once it is
-    pending again, so that happens after the hook has its answer.
+    Managers can delay or hold a job only once it is pending again, so that happens after the hook has its answer.
     """
 
     def __init__(self, book: Book, timing: Callable[[], Timing], *, clock: Callable[[], float]) -> None:

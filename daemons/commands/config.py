@@ -129,13 +129,16 @@ def _unusable(loaded: Configuration) -> Iterator[Problem]:
 
 def _unserved(loaded: Configuration) -> Iterator[Problem]:
     """QPUs that stay closed, since no worker of this host can speak to their vendor. No vendor's code is loaded."""
+    from functools import cache
+
     from qtandem.core.problems import Problem
     from qtandem.core.providers.base import EXTRAS
 
     path = loaded.path or Path("qtandem.toml")
+    missing_of = cache(_missing)
     for resource in loaded.catalog.resources.values():
-        extra = EXTRAS.get(resource.type, "") if resource.has_provider else ""
-        missing = _missing(extra) if extra else []
+        extra = EXTRAS.get(resource.type, "")
+        missing = missing_of(extra) if extra else []
         if missing:
             message = f"its type {resource.type} needs qtandem's extra {extra}; not installed: {', '.join(missing)}"
             fix = f"Beside the daemon: pip install 'qtandem[{extra}]'"
